@@ -1,4 +1,4 @@
-//! Every kind of element in one type, so that the hot loop dispatches by `match`.
+//! One type for every kind of element, so that the hot loop dispatches by `match`.
 //!
 //! Read [`AnyElement`]; `element.rs` has the trait.
 
@@ -9,13 +9,13 @@ use crate::{CircuitSwitch, EventQueue, FifoPort, Port, Switch};
 /// Every kind of element.
 #[derive(Debug)]
 pub enum AnyElement {
-    /// The common port of large networks, used in the hot loop. See [`FifoPort`].
+    /// The common port of large networks, which the hot loop uses. See [`FifoPort`].
     Fifo(FifoPort),
-    /// See [`Port`].
+    /// The port with priorities and changeable settings. See [`Port`].
     Port(Box<Port>),
-    /// See [`Switch`].
+    /// A packet switch. See [`Switch`].
     Switch(Switch),
-    /// See [`CircuitSwitch`].
+    /// A hybrid switch with circuits. See [`CircuitSwitch`].
     Circuit(Box<CircuitSwitch>),
 }
 

@@ -1,4 +1,4 @@
-//! A buffer that the ports of a switch share, with a threshold that moves with its free space.
+//! A buffer that the ports of a switch share, with a threshold that follows its free space.
 //!
 //! Source: Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory packet switches*
 //! (1998), equation 1: a queue may hold at most alpha times the free space. Leaves out: reserved
@@ -10,8 +10,8 @@ use anabranch_units::ByteCount;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BufferId(pub u16);
 
-/// The buffer of all ports that name it. As in a port's own queue, the packet being sent is not in
-/// it.
+/// The buffer of all ports that refer to it. As in a port's own queue, the packet being sent is not
+/// in the buffer.
 ///
 /// ```
 /// use anabranch_fabric::SharedBuffer;
@@ -28,13 +28,13 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// An empty buffer of `bytes_max`. With `alpha_milli` (alpha times 1,000) no queue holds more
-    /// than alpha times the free space; without it, space is given first come, first served.
+    /// Creates an empty buffer of `bytes_max`. With `alpha_milli` (alpha times 1,000) no queue may
+    /// hold more than alpha times the free space. Without it, any queue may use all free space.
     pub const fn new(bytes_max: ByteCount, alpha_milli: Option<u32>) -> Self {
         Self { bytes_max: bytes_max.as_u64(), bytes: 0, alpha_milli }
     }
 
-    /// Current maximum of a queue, in bytes.
+    /// Current maximum of a queue in bytes.
     pub fn queue_bytes_max(&self) -> u64 {
         let free = self.bytes_max - self.bytes;
         match self.alpha_milli {
@@ -42,13 +42,13 @@ impl SharedBuffer {
             None => u64::MAX,
         }
     }
-    /// Bytes in the buffer.
+    /// Number of bytes in the buffer.
     pub const fn bytes(&self) -> ByteCount {
         ByteCount::new(self.bytes)
     }
 
-    /// Adds a packet to a queue that holds `queue_bytes`. Returns false, without a change, if there
-    /// is no room.
+    /// Adds a packet to a queue that holds `queue_bytes`. Returns false, and changes nothing, if
+    /// there is no room.
     #[inline]
     pub(crate) fn enter(&mut self, queue_bytes: u64, size_bytes: u32) -> bool {
         let size = u64::from(size_bytes);

@@ -1,22 +1,23 @@
-//! A hybrid switch: virtual output queues that an optical circuit switch and a packet switch drain
-//! in turns.
+//! A hybrid switch: virtual output queues, which an optical circuit switch and a packet switch
+//! drain in turns.
 //!
-//! Racks are ports. Each pair of racks has one queue. The packet network takes packets from all
-//! queues of a source in turns, and has a queue of few packets for each pair inside. A circuit
-//! takes packets from its pair's queue alone, at a higher rate, for a day. A pair's packet path is
-//! off during its day and in the night before it, so that packets of one flow stay in order as the
-//! day begins. As it ends, a packet can overtake others whose circuit delays them longer.
+//! Racks are ports, and each pair of racks has one queue. The packet network takes packets from all
+//! queues of a source in turns, and has an inner queue of few packets for each pair. A circuit
+//! takes packets from its pair's queue alone, at a higher rate, for a day. The packet path of a
+//! pair is off during its day and in the night before the day, so that packets of one flow stay in
+//! order when the day begins. When the day ends, a packet can overtake earlier packets whose
+//! circuit has a longer delay.
 //!
 //! Without a packet network the switch is a rotor (Mellette et al., *RotorNet*, SIGCOMM 2017,
-//! section 3), less traffic in two hops.
+//! section 3), without its two-hop traffic.
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.3.2
 //! (queues and links), §2.4.2 (sizes that follow the schedule) and §2.4.4 (marks that announce a
 //! circuit). Differs: a full queue inside the packet network holds packets back in the pair's
-//! queue, where the original takes them and pushes them back. A packet enters a circuit only if its
-//! last bit leaves before the night.
+//! queue, where the original program takes them and pushes them back. A packet enters a circuit
+//! only if its last bit leaves before the night.
 //!
-//! Leaves out: the decision which timetable follows ([`CircuitSwitch::handle_timetable`] takes it).
+//! Leaves out: the choice of the next timetable ([`CircuitSwitch::handle_timetable`] applies it).
 //! Read [`CircuitSwitch`] and [`CircuitSettings`] first.
 
 use crate::EventQueue;
@@ -33,45 +34,47 @@ use anabranch_units::{BitRate, ByteCount, Duration, RunInstant, Serialiser};
 pub struct CircuitSettings {
     /// Rate of each circuit; at least [`RATE_MIN`].
     pub circuit_rate: BitRate,
-    /// Time on a circuit, after the last bit has entered it.
+    /// Delay of a circuit, after the last bit has entered it.
     pub circuit_delay: Duration,
-    /// Packet network next to the circuits. `None` leaves each packet to its circuit, as in
+    /// Packet network next to the circuits. With `None`, packets use only their circuits, as in
     /// RotorNet.
     pub packet: Option<PacketNetwork>,
-    /// Size of a pair's queue.
+    /// Limits of a pair's queue.
     pub queue: QueueLimits,
-    /// Larger size for a pair whose circuit is up or near. `None` keeps the size.
+    /// Larger limits for a pair whose circuit is up or near. `None` for constant limits.
     pub resize: Option<Resize>,
-    /// Time before a circuit from which packets that leave in the opposite direction are marked
-    /// ([`Flag::Circuit`]), until the circuit ends (§2.4.4). `None` marks none.
+    /// Time before a circuit from which packets in the opposite direction are marked
+    /// ([`Flag::Circuit`]), until the circuit ends (§2.4.4). With `None`, no packets are marked.
     ///
-    /// Differs: the thesis marks acknowledgements while the circuit is up. The original program
-    /// marks every packet, and from a settable time before the circuit, as here.
+    /// Differs: the thesis marks acknowledgements while the circuit is up. As here, the original
+    /// program marks every packet, from a configurable time before the circuit.
     pub mark_ahead: Option<Duration>,
-    /// Matchings in turns. A night is a slot in which the ports that change are dark.
+    /// Matchings in turns. A night is a slot in which the ports that change are not connected.
     pub timetable: Timetable<Matching>,
-    /// Size up to which packets go round the switch, without queue and delay: a separate network
-    /// for acknowledgements. `None` sends all packets through it.
+    /// Maximum size of packets that bypass the switch without queue and delay, as in a separate
+    /// network for acknowledgements. With `None`, all packets pass through the switch.
     pub around: Option<ByteCount>,
 }
 
 /// The packet network of a hybrid switch.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketNetwork {
-    /// Rate of each rack's link to it, and of the link back; at least [`RATE_MIN`].
+    /// Rate of each rack's link to the packet network, and of the link back; at least [`RATE_MIN`].
     pub rate: BitRate,
-    /// Time on each of these links. The packet network sends a packet on as its first bit arrives.
+    /// Delay of each of these links. The packet network forwards a packet when its first bit
+    /// arrives.
     pub delay: Duration,
 }
 
-/// The output that each input is connected to; an input beyond the end, or with `None`, is dark.
+/// Output to which each input is connected. An input with `None`, or beyond the vector's end, is
+/// not connected.
 pub type Matching = Vec<Option<u16>>;
 
-/// The timetable of matchings by shifts, each for `day` after a night of `night`: a shift by k
-/// connects input i to output (i + k) mod `ports`. All shifts from 1 to `ports` - 1 connect each
-/// two ports once in a period.
+/// Returns the timetable of matchings by shifts, each for `day` after a night of `night`. A shift
+/// by k connects input i to output (i + k) mod `ports`. All shifts from 1 to `ports` - 1 together
+/// connect each pair of ports once in a period.
 ///
-/// Errors: no shift, a day or night without length.
+/// Errors: no shift, or a day or night of length zero.
 pub fn shifts(
     ports: u16,
     by: impl IntoIterator<Item = u16>,
@@ -84,11 +87,11 @@ pub fn shifts(
     Timetable::new(slots.collect())
 }
 
-/// Settings that no hybrid switch can have.
+/// Reason why settings are invalid for a hybrid switch.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CircuitError {
-    /// A slot connects an output that is not there, or one output twice.
+    /// A slot connects an output that does not exist, or one output twice.
     NoMatching {
         /// Index of the slot.
         slot: usize,
@@ -111,7 +114,7 @@ impl std::fmt::Display for CircuitError {
 }
 impl std::error::Error for CircuitError {}
 
-/// Refuses a slot that connects an output that is not there, or one output twice.
+/// Returns an error if a slot connects an output that does not exist, or one output twice.
 fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), CircuitError> {
     let mut is_connected = vec![false; ports];
     for (input, output) in matching.iter().enumerate() {
@@ -124,12 +127,12 @@ fn check(matching: &Matching, slot: usize, ports: usize) -> Result<(), CircuitEr
     Ok(())
 }
 
-/// Refuses a timetable with a slot that is not a matching of `ports` ports.
+/// Returns an error if a slot of a timetable is not a matching of `ports` ports.
 fn check_all(timetable: &Timetable<Matching>, ports: usize) -> Result<(), CircuitError> {
     timetable.slots().enumerate().try_for_each(|(slot, (_, matching))| check(matching, slot, ports))
 }
 
-/// Writes the days of a timetable to its pairs, which have none.
+/// Adds the days of a timetable to its pairs, which must have no days before.
 fn lay_out(pairs: &mut [Pair], ports: usize, timetable: &Timetable<Matching>) {
     let mut begin = Duration::ZERO;
     for (length, matching) in timetable.slots() {
@@ -143,34 +146,34 @@ fn lay_out(pairs: &mut [Pair], ports: usize, timetable: &Timetable<Matching>) {
     }
 }
 
-/// Size of a queue.
+/// Limits of a queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Most packets that wait.
+    /// Maximum number of waiting packets.
     pub packets_max: u32,
-    /// Most bytes that wait. `None` for no limit.
+    /// Maximum bytes of waiting packets. `None` for no limit.
     pub bytes_max: Option<ByteCount>,
-    /// Packets in the queue from which an arriving packet is marked (ECN), if it may be. `None`
-    /// marks none.
+    /// Number of packets in the queue from which an arriving packet is marked (ECN), if it is
+    /// ECN-capable. With `None`, no packets are marked.
     pub mark_packets: Option<u32>,
 }
 
-/// Sizes that follow the schedule: resize(s, b, tau) of §2.4.2, where s is
+/// Queue limits that follow the schedule: resize(s, b, tau) of §2.4.2, where s is
 /// [`CircuitSettings::queue`].
 ///
-/// Marks begin at the same share of the size.
+/// The threshold for marks grows in proportion to the limit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Resize {
-    /// Most packets that wait while the circuit is up or near (b).
+    /// Maximum number of waiting packets while the circuit is up or near (b).
     pub packets_max: u32,
-    /// Time before the circuit from which the larger size holds (tau).
+    /// Time before the circuit from which the larger limit applies (tau).
     pub ahead: Duration,
-    /// Whether a queue that shrinks drops the packets beyond its size, from the tail, as the
-    /// original program does. If not, it keeps them.
+    /// True if a queue whose limit shrinks drops the packets beyond the limit, from its tail, as
+    /// the original program does. Otherwise the queue keeps them.
     pub drops_excess: bool,
 }
 
-/// Bytes that have left a hybrid switch by each network.
+/// Number of bytes that have left a hybrid switch through each network.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct CircuitCounters {
     /// Bytes that entered a circuit.
@@ -179,23 +182,23 @@ pub struct CircuitCounters {
     pub packet_bytes: u64,
 }
 
-/// Most packets of one pair inside the packet network, on its link and in its queue.
+/// Maximum number of packets of one pair inside the packet network, on its link and in its queue.
 const INSIDE_MAX: u8 = 3;
 
-/// Timers, each with a port's number. The value is the upper half of the token.
+/// Timers, each with the number of a port. The value is the upper half of the token.
 #[derive(Copy, Clone)]
 enum Timer {
-    /// When to look at the matching of the next slot.
+    /// When the next slot begins.
     Slot,
-    /// When a rack's link to the packet network is idle.
+    /// When a rack's link to the packet network becomes idle.
     UplinkIdle,
     /// When the first bit of a packet reaches the packet network.
     UplinkArrival,
-    /// When a rack's link from the packet network is idle.
+    /// When a rack's link from the packet network becomes idle.
     DownlinkIdle,
     /// When a packet has left the packet network.
     DownlinkArrival,
-    /// When a rack's circuit is idle.
+    /// When a rack's circuit becomes idle.
     CircuitIdle,
     /// When a packet has left its circuit.
     CircuitArrival,
@@ -212,56 +215,57 @@ impl Timer {
 struct Pair {
     /// Packets that wait for either network.
     queue: Fifo,
-    /// Packets that wait inside the packet network.
+    /// Packets that wait in the inner queue of the packet network.
     inside: Fifo,
-    /// Packets on the link to the packet network or in `inside`.
+    /// Number of packets on the link to the packet network or in `inside`.
     inside_packets: u8,
-    /// Longest day of the pair's circuit, zero without one.
+    /// Longest day of the pair's circuit; zero without a circuit.
     day_max: Duration,
-    /// Beginning and end of each of its days within the period, in order.
+    /// Beginning and end of each day of the pair's circuit within the period, in order.
     days: Vec<(Duration, Duration)>,
 }
 
-/// One link with a wire behind it.
+/// A link, and the wire behind it.
 #[derive(Clone, Debug, Default)]
 struct Link {
     idle_at: RunInstant,
-    /// Packets on the wire, each with the time at which it leaves it.
+    /// Packets on the wire, each with the time at which the packet leaves the wire.
     wire: Fifo,
-    /// Port to begin with when the link is next idle.
+    /// Number of the port from which the round-robin search continues when the link is next idle.
     turn: usize,
 }
 
 /// A hybrid switch that follows a timetable of matchings.
 ///
-/// A circuit is one link of a packet's way, the packet network two ([`PacketMeta::hops`]).
+/// A circuit counts as one link of a packet's path, and the packet network as two
+/// ([`PacketMeta::hops`]).
 #[derive(Debug)]
 pub struct CircuitSwitch {
     settings: CircuitSettings,
-    /// Timetable in force, which begins as the settings'.
+    /// Timetable in force. The first one is the timetable of the settings.
     timetable: Replaceable<Matching>,
     circuit_serialiser: Serialiser,
     packet_serialiser: Option<Serialiser>,
-    /// Port of each host, by the host's number. `None` for a host without a route.
+    /// Port of each host, by the host's number. `None` for a host without a port.
     port_of: Vec<Option<u16>>,
-    /// Targets behind the ports.
+    /// Target behind each port.
     outputs: Vec<Target>,
-    /// Pairs at `source * ports + destination`.
+    /// Pairs of ports, at index `source * ports + destination`.
     pairs: Vec<Pair>,
     uplinks: Vec<Link>,
     downlinks: Vec<Link>,
     circuits: Vec<Link>,
-    /// Packets in the queues of all pairs.
+    /// Number of packets in the queues of all pairs.
     waiting: u64,
-    /// Time of the timer for the end of a slot. `None` while it is not armed.
+    /// Time of the timer for the end of the current slot. `None` while the timer is not armed.
     slot_ends_at: Option<RunInstant>,
     counters: CircuitCounters,
     latencies: LatencyMeter,
 }
 
 impl CircuitSwitch {
-    /// A switch with as many ports as `outputs`. `port_of` has the port of a packet's `src` and
-    /// `dst`; a packet of a host without a port is dropped.
+    /// Creates a switch with as many ports as `outputs`. `port_of` has the port of a packet's `src`
+    /// and `dst`. A packet of a host without a port is dropped.
     ///
     /// Errors: a rate below [`RATE_MIN`], a slot that is not a matching of these ports.
     pub fn new(
@@ -297,22 +301,22 @@ impl CircuitSwitch {
         })
     }
 
-    /// Bytes that have left by each network.
+    /// Number of bytes that have left through each network.
     pub const fn counters(&self) -> CircuitCounters {
         self.counters
     }
 
-    /// Latency of the data packets that have left by each network.
+    /// Latency of the data packets that have left through each network.
     pub const fn latency(&self) -> &CircuitLatency {
         self.latencies.latency()
     }
 
-    /// Packets that wait in the queue from one port to another.
+    /// Number of packets that wait in the queue from one port to another.
     pub fn queue_packets(&self, source: usize, destination: usize) -> u32 {
         self.pairs[source * self.outputs.len() + destination].queue.packets()
     }
 
-    /// Bytes that wait in the queue from one port to another.
+    /// Number of bytes that wait in the queue from one port to another.
     pub fn queue_bytes(&self, source: usize, destination: usize) -> ByteCount {
         ByteCount::new(self.pairs[source * self.outputs.len() + destination].queue.bytes())
     }
@@ -322,11 +326,11 @@ impl CircuitSwitch {
         self.outputs.len()
     }
 
-    /// Schedules `timetable` to replace the current one with the first period that begins at `from`
-    /// or later; at once if that is `now`. Until then, queue sizes look ahead in the current
-    /// timetable, period after period.
+    /// Schedules `timetable` to replace the current one at the first period that begins at `from`
+    /// or later, or at once if that time is `now`. Until then, queue limits look ahead in the
+    /// current timetable as if it repeated without end.
     ///
-    /// Errors: a slot that is not a matching of these ports; nothing changes in that case.
+    /// Errors: a slot that is not a matching of these ports; the current timetable then stays.
     pub(crate) fn handle_timetable(
         &mut self,
         now: RunInstant,
@@ -340,7 +344,7 @@ impl CircuitSwitch {
         Ok(())
     }
 
-    /// Brings the next timetable into force if its time has come.
+    /// Puts the next timetable into force if its first period has begun.
     fn turn(&mut self, now: RunInstant) {
         if !self.timetable.turn(now) {
             return;
@@ -352,8 +356,8 @@ impl CircuitSwitch {
         lay_out(&mut self.pairs, self.outputs.len(), self.timetable.current());
     }
 
-    /// The first timer that is armed, before which no packet leaves. `None` if the switch holds no
-    /// packet.
+    /// Returns the time of the first armed timer, before which no packet leaves. `None` if the
+    /// switch holds no packet.
     pub(crate) fn next_departure(&self, meta: &[PacketMeta], now: RunInstant) -> Option<RunInstant> {
         let links = || self.uplinks.iter().chain(&self.downlinks).chain(&self.circuits);
         let arrivals = links().filter_map(|link| link.wire.first()).map(|p| meta[p.index()].due);
@@ -361,8 +365,8 @@ impl CircuitSwitch {
         arrivals.chain(idle).chain(self.slot_ends_at).min()
     }
 
-    /// Largest queue of the pair at `now`, and the number of packets from which an arriving one is
-    /// marked.
+    /// Returns the limit of the pair's queue at `now` in packets, and the number of packets from
+    /// which an arriving packet is marked.
     fn limits(&self, pair: &Pair, now: RunInstant) -> (u32, Option<u32>) {
         let QueueLimits { packets_max, mark_packets, .. } = self.settings.queue;
         let Some(resize) = self.settings.resize.filter(|resize| self.is_near(pair, now, resize.ahead)) else {
@@ -375,7 +379,7 @@ impl CircuitSwitch {
         (resize.packets_max, mark_packets.map(scaled))
     }
 
-    /// Whether the pair's circuit is up, or comes up within `ahead`.
+    /// Returns true if the pair's circuit is up, or will be up within `ahead`.
     fn is_near(&self, pair: &Pair, now: RunInstant, ahead: Duration) -> bool {
         let period = self.timetable.current().period();
         let into = self.timetable.time_in_period(now);
@@ -386,8 +390,8 @@ impl CircuitSwitch {
         })
     }
 
-    /// Whether the pair's packets may take the packet network: not in its day, nor in the night
-    /// before it.
+    /// Returns true if the pair's packets may take the packet network: not in the pair's day, and
+    /// not in the night before that day.
     fn has_packet_path(&self, now: RunInstant, source: usize, destination: usize) -> bool {
         let slot = self.timetable.at(now);
         let joins = |matching: &Matching| matching.get(source).copied().flatten();
@@ -396,7 +400,7 @@ impl CircuitSwitch {
         joins(slot.state) != destination && !(is_dark && joins(slot.next) == destination)
     }
 
-    /// Sends the next packet of `source` to the packet network, if the link is idle.
+    /// Sends the next packet of `source` to the packet network, if the rack's link is idle.
     fn start_uplink<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
         let (Some(serialiser), Some(network)) = (self.packet_serialiser, self.settings.packet) else {
             return;
@@ -426,7 +430,8 @@ impl CircuitSwitch {
         Self::put_on_wire(cx, link, p, due, Timer::UplinkArrival.token(source));
     }
 
-    /// Sends the next packet from inside the packet network to `destination`, if the link is idle.
+    /// Sends the next packet from inside the packet network to `destination`, if the rack's link is
+    /// idle.
     fn start_downlink<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, destination: usize) {
         let (Some(serialiser), Some(network)) = (self.packet_serialiser, self.settings.packet) else {
             return;
@@ -453,8 +458,8 @@ impl CircuitSwitch {
         self.start_uplink(cx, source);
     }
 
-    /// Sends the next packet of `source` into its circuit, if one is up and the packet ends before
-    /// the night.
+    /// Sends the next packet of `source` into its circuit, if a circuit is up and the transmission
+    /// ends before the night.
     fn start_circuit<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, source: usize) {
         let slot = self.timetable.at(cx.now());
         let Some(destination) = slot.state.get(source).copied().flatten() else { return };
@@ -494,7 +499,7 @@ impl CircuitSwitch {
         link.wire.push(cx.all_meta(), p);
     }
 
-    /// Takes the packet that has left a wire, and arms the timer for the next one.
+    /// Removes the packet that has left a wire, and arms the timer for the next packet.
     fn take_off_wire<Q: EventQueue>(cx: &mut Cx<'_, Q>, link: &mut Link, token: u32) -> PacketId {
         let p = link.wire.pop(cx.all_meta()).expect("an arrival is armed only while the wire holds a packet");
         if let Some(next) = link.wire.first() {
@@ -504,7 +509,8 @@ impl CircuitSwitch {
         p
     }
 
-    /// Drops the packets beyond the size of each queue that has shrunk, where the settings say so.
+    /// Drops the packets beyond the limit of each queue whose limit has shrunk, if the settings say
+    /// so.
     fn drop_excess<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         if self.settings.resize.is_none_or(|resize| !resize.drops_excess) {
             return;
@@ -528,7 +534,7 @@ impl CircuitSwitch {
         }
     }
 
-    /// Hands a packet that has left its last wire to `destination`.
+    /// Passes a packet that has left its last wire to `destination`.
     fn leave<Q: EventQueue>(
         &mut self,
         cx: &mut Cx<'_, Q>,
@@ -544,7 +550,7 @@ impl CircuitSwitch {
         cx.forward(self.outputs[destination], p);
     }
 
-    /// Marks a packet that leaves against a circuit that is up or near.
+    /// Marks a packet that leaves in the opposite direction of a circuit that is up or near.
     fn mark<Q: EventQueue>(&self, cx: &mut Cx<'_, Q>, p: PacketId, source: usize, destination: usize) {
         let Some(ahead) = self.settings.mark_ahead else { return };
         let opposite = &self.pairs[destination * self.outputs.len() + source];
@@ -553,7 +559,7 @@ impl CircuitSwitch {
         }
     }
 
-    /// Arms the timer for the end of the slot while packets wait.
+    /// Arms the timer for the end of the slot if packets wait.
     fn await_slot<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>) {
         if self.waiting > 0 && self.slot_ends_at.is_none() {
             let ends_at = self.timetable.at(cx.now()).ends_at;
@@ -582,7 +588,7 @@ impl Element for CircuitSwitch {
         }
         let place = source * self.outputs.len() + destination;
         let pair = &self.pairs[place];
-        // A packet that fits in no day of its circuit would wait without end.
+        // A packet that needs longer than any day of its circuit would wait forever.
         if self.settings.packet.is_none() && pair.day_max < self.circuit_serialiser.time(size_bytes) {
             return cx.drop(p, Drop::NoRoute);
         }

@@ -1,6 +1,6 @@
 //! Elements, which move packets between the edges of a fabric.
 //!
-//! The trait is [`Element`]; `any.rs` lists its kinds.
+//! The trait is [`Element`]; `any.rs` lists the kinds of elements.
 
 use crate::buffer::{BufferId, SharedBuffer};
 use crate::packet::{Drop, DropCounts, PacketId, PacketMeta};
@@ -21,34 +21,34 @@ pub struct Cx<'a, Q> {
 }
 
 impl<Q: EventQueue> Cx<'_, Q> {
-    /// The fabric's time.
+    /// Returns the fabric's time.
     #[inline]
     pub const fn now(&self) -> RunInstant {
         self.now
     }
-    /// The metadata of packet `p`.
+    /// Returns the metadata of packet `p`.
     #[inline]
     pub fn meta(&mut self, p: PacketId) -> &mut PacketMeta {
         &mut self.meta[p.index()]
     }
-    /// The metadata of all packets, for queues threaded through it.
+    /// Returns the metadata of all packets, through which queues are linked.
     #[inline]
     pub fn all_meta(&mut self) -> &mut [PacketMeta] {
         self.meta
     }
-    /// Passes `p` to `to` without delay: it arrives when this call has returned, after packets
-    /// passed earlier.
+    /// Passes `p` to `to` without delay. The packet arrives after this call has returned, and after
+    /// packets that were passed earlier.
     #[inline]
     pub fn forward(&mut self, to: Target, p: PacketId) {
         self.ready.push((to, p));
     }
-    /// Schedules `on_timer(token)` at `at`, which must not be in the past.
+    /// Schedules `on_timer(token)` of this element at `at`, which must not be in the past.
     #[inline]
     pub fn arm(&mut self, at: RunInstant, token: u32) {
         debug_assert!(at >= self.now, "a timer cannot go off in the past");
         self.events.push(Event { at, target: self.me, token });
     }
-    /// A shared buffer.
+    /// Returns a shared buffer.
     ///
     /// Panics: if the fabric has no buffer with this id.
     #[inline]
@@ -63,9 +63,9 @@ impl<Q: EventQueue> Cx<'_, Q> {
     }
 }
 
-/// A network element: takes packets, and forwards or drops each of them in the end.
+/// A network element. It accepts packets, and finally forwards or drops each of them.
 pub trait Element {
-    /// Handles an arriving packet, which the element holds until it forwards or drops it.
+    /// Handles an arriving packet. The element holds the packet until it forwards or drops it.
     fn on_packet<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId);
     /// Handles an expired timer of this element.
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, token: u32);

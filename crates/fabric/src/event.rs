@@ -1,7 +1,8 @@
-//! The event queue: events in order of time, and of arming where times are equal.
+//! The event queue: events in order of time. Simultaneous events are in the order in which they
+//! were armed.
 //!
-//! [`EventQueue`] is the interface, [`QuadHeap`] the only implementation so far. Every
-//! implementation gives the same order and therefore the same run.
+//! [`EventQueue`] is the interface, and [`QuadHeap`] the only implementation. Every implementation
+//! must give the same order and therefore the same run.
 
 use crate::target::Target;
 use anabranch_units::RunInstant;
@@ -11,23 +12,24 @@ use anabranch_units::RunInstant;
 pub struct Event {
     /// Due time.
     pub at: RunInstant,
-    /// The target that armed it.
+    /// The target that armed the timer.
     pub target: Target,
-    /// A value chosen by that target.
+    /// A value that the target chose.
     pub token: u32,
 }
 
-/// A queue of events with a total order: by time, then by order of arming.
+/// A queue of events with a total order: by time, and among simultaneous events by the order of
+/// arming.
 pub trait EventQueue: Default {
     /// Adds an event.
     fn push(&mut self, event: Event);
-    /// Removes the first event if it is due at or before `limit`.
+    /// Removes and returns the first event if it is due at or before `limit`.
     fn pop_due(&mut self, limit: RunInstant) -> Option<Event>;
     /// Due time of the first event.
     fn next_at(&self) -> Option<RunInstant>;
     /// Number of waiting events.
     fn len(&self) -> usize;
-    /// Whether no event is waiting.
+    /// Returns true if no event is waiting.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -52,8 +54,8 @@ impl Entry {
 /// A heap with four children per node: half the depth of a binary heap, with siblings adjacent in
 /// memory.
 ///
-/// Nearly every event arms the next one of the same port. The slot of a removed event therefore
-/// stays open until the next push, which then sifts once, where removal and insertion would sift
+/// Nearly every event arms the next event of the same port. The slot of a removed event therefore
+/// stays open until the next push, which then sifts once. Separate removal and insertion would sift
 /// twice.
 ///
 /// Cost: `push` and `pop_due` take O(log n).
@@ -61,14 +63,14 @@ impl Entry {
 pub struct QuadHeap {
     entries: Vec<Entry>,
     seq: u64,
-    /// Whether the first entry was removed and not replaced.
+    /// True if the first entry was removed and not replaced yet.
     is_open: bool,
 }
 
 const ARITY: usize = 4;
 
 impl QuadHeap {
-    /// Puts `entry`, which is nowhere else in the heap, at the top and sifts it down.
+    /// Puts `entry`, which must not be in the heap, at the top and sifts it down.
     #[inline]
     fn sift_down(&mut self, entry: Entry) {
         let (entries, key) = (&mut self.entries[..], entry.key());
@@ -76,7 +78,7 @@ impl QuadHeap {
         loop {
             let first = hole * ARITY + 1;
             let least = if let Some(children) = entries.get(first..first + ARITY) {
-                // By halves: two independent comparisons, then one.
+                // Compares two pairs independently, and then the two smaller entries.
                 let a = usize::from(children[1].key() < children[0].key());
                 let b = 2 + usize::from(children[3].key() < children[2].key());
                 first + if children[b].key() < children[a].key() { b } else { a }

@@ -25,7 +25,7 @@ pub struct NodeCx<'a, B, Q> {
 }
 
 impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
-    /// The fabric's time.
+    /// Returns the fabric's time.
     #[inline]
     pub fn now(&self) -> Instant {
         self.now.into()
@@ -37,7 +37,7 @@ impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
         let p = self.packets.add(meta, body);
         self.ready.push((to, p));
     }
-    /// Schedules `on_timer(token)` at `at`, which must not be in the past.
+    /// Schedules `on_timer(token)` of this node at `at`, which must not be in the past.
     #[inline]
     pub fn arm(&mut self, at: Instant, token: u32) {
         let at = RunInstant::from(at);
@@ -46,11 +46,12 @@ impl<B, Q: EventQueue> NodeCx<'_, B, Q> {
     }
 }
 
-/// A host at the edge of the fabric. A system with several kinds supplies an enum of them.
+/// A host at the edge of the fabric. A system with several kinds of hosts uses an enum of them.
 pub trait Node {
-    /// Body of its packets, invisible to elements. Copied only at tapped ports.
+    /// Body of the node's packets, which elements do not see. Bodies are copied only at tapped
+    /// ports.
     type Body: Clone;
-    /// Handles a packet that has arrived, and takes it over.
+    /// Handles a packet that has arrived, and becomes its owner.
     fn on_packet<Q: EventQueue>(
         &mut self,
         cx: &mut NodeCx<'_, Self::Body, Q>,
@@ -61,20 +62,20 @@ pub trait Node {
     fn on_timer<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Self::Body, Q>, token: u32);
 }
 
-/// Counts over the whole fabric: `injected = delivered + drops + in flight`, always.
+/// Counters of the whole fabric. `injected = delivered + drops + in flight` always holds.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets injected from outside or by a node.
+    /// Number of packets injected from outside or by a node.
     pub injected: u64,
-    /// Packets that reached a node.
+    /// Number of packets that reached a node.
     pub delivered: u64,
-    /// Packets dropped, by reason.
+    /// Number of packets dropped, by reason.
     pub drops: DropCounts,
-    /// Events run.
+    /// Number of processed events.
     pub events: u64,
 }
 
-/// A network of elements with nodes at its edge, and everything on its way between them.
+/// A network of elements with nodes at its edge, and all packets in flight between them.
 ///
 /// ```
 /// use anabranch_fabric::*;
@@ -104,14 +105,14 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
     nodes: Vec<N>,
     packets: Packets<N::Body>,
     events: Q,
-    /// Packets handed on within the current event, first come first served. Empty between events.
+    /// Packets passed on within the current event, in order. Empty between events.
     ready: Vec<(Target, PacketId)>,
     /// Packets dropped within the current event. Empty between events.
     dropped: Vec<PacketId>,
     buffers: Vec<SharedBuffer>,
     totals: Totals,
     hash: u64,
-    /// Ports whose packets are copied as they leave the wire, and the copies.
+    /// Ports whose packets are copied when they leave the wire, and the copies.
     taps: Vec<Target>,
     tapped: Vec<TappedPacket<N::Body>>,
 }
@@ -119,18 +120,18 @@ pub struct Fabric<N: Node, Q = QuadHeap> {
 /// A packet that left the wire of a tapped port.
 #[derive(Clone, Debug)]
 pub struct TappedPacket<B> {
-    /// Time of its arrival.
+    /// Time at which the packet left the wire.
     pub at: Instant,
-    /// The port before the wire.
+    /// The port in front of the wire.
     pub port: Target,
-    /// Its metadata, which elements see.
+    /// Metadata of the packet, as elements see it.
     pub meta: PacketMeta,
-    /// Its body.
+    /// Body of the packet.
     pub body: B,
 }
 
 impl<N: Node, Q: EventQueue> Fabric<N, Q> {
-    /// A fabric of these elements and nodes, with no packets, at [`Instant::ZERO`].
+    /// Creates a fabric of these elements and nodes, without packets, at [`Instant::ZERO`].
     pub fn new(elements: Vec<AnyElement>, nodes: Vec<N>) -> Self {
         Self {
             now: RunInstant::ZERO,
@@ -148,18 +149,19 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         }
     }
 
-    /// The same fabric with these shared buffers, as its ports number them.
+    /// Returns the same fabric with these shared buffers. A port's buffer number is an index into
+    /// them.
     pub fn with_buffers(mut self, buffers: Vec<SharedBuffer>) -> Self {
         self.buffers = buffers;
         self
     }
 
-    /// Copies the packets that leave the wire of `port` from now on, until they are fetched with
-    /// [`Fabric::take_tapped`].
+    /// Copies the packets that leave the wire of `port` from now on. [`Fabric::take_tapped`]
+    /// returns the copies.
     pub fn tap(&mut self, port: Target) {
         self.taps.push(port);
     }
-    /// The packets of tapped ports since the last call, in the order of arrival.
+    /// Returns the copied packets of tapped ports since the last call, in the order of arrival.
     pub fn take_tapped(&mut self) -> Vec<TappedPacket<N::Body>> {
         std::mem::take(&mut self.tapped)
     }
@@ -172,15 +174,15 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub fn nodes(&self) -> &[N] {
         &self.nodes
     }
-    /// The nodes by index, to change between runs.
+    /// The nodes by index, for changes between runs.
     pub fn nodes_mut(&mut self) -> &mut [N] {
         &mut self.nodes
     }
-    /// Counts over the whole fabric.
+    /// Counters of the whole fabric.
     pub const fn totals(&self) -> &Totals {
         &self.totals
     }
-    /// Packets injected that are neither delivered nor dropped.
+    /// Number of packets that were injected, and neither delivered nor dropped.
     pub fn in_flight(&self) -> u64 {
         self.packets.live() as u64
     }
@@ -188,12 +190,13 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     pub fn next_deadline(&self) -> Option<Instant> {
         self.events.next_at().map(Instant::from)
     }
-    /// Earliest time at which a packet may leave a wire, whatever is injected in the meantime: at
-    /// most the next arrival, at least [`Fabric::next_deadline`]. `None` if nothing is in flight.
+    /// Earliest time at which a packet may leave a wire, whatever is injected in the meantime. It
+    /// is at most the next arrival, and at least [`Fabric::next_deadline`]. `None` if no packet is
+    /// in flight.
     ///
-    /// A driver under a real clock may sleep until then: earlier events (ends of transmissions) are
-    /// invisible, and can be processed later at their due times. Node timers are not considered.
-    /// Cost: a check of every element.
+    /// A driver under a real clock may sleep until then. Earlier events (ends of transmissions)
+    /// have no visible effect, and can be processed later as of their due times. Timers of nodes
+    /// are not considered. Cost: a check of every element.
     pub fn next_arrival(&self) -> Option<Instant> {
         let port = |element: &AnyElement| match element {
             AnyElement::Fifo(port) => port.next_arrival(self.packets.meta()),
@@ -203,8 +206,9 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         };
         self.elements.iter().filter_map(port).min().map(Instant::from)
     }
-    /// Mean share of paths without short flows, over all samples with short flows of all switches;
-    /// `None` if no switch measures it ([`Caps`](crate::switch::caps::Caps)), or none had a sample.
+    /// Mean share of paths without short flows, over all samples with short flows at all switches.
+    /// `None` if no switch measures it ([`Caps`](crate::switch::caps::Caps)), or no switch had a
+    /// sample.
     pub fn unused_ways_share(&self) -> Option<f64> {
         let unused = self.elements.iter().filter_map(|element| match element {
             AnyElement::Switch(switch) => switch.unused(),
@@ -213,14 +217,14 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         let (samples, sum) = unused.fold((0, 0.0), |(n, sum), one| (n + one.samples, sum + one.share_sum));
         (samples > 0).then(|| sum / samples as f64)
     }
-    /// The hybrid switch at `target`; `None` for another element.
+    /// The hybrid switch at `target`; `None` if the element is of another kind.
     pub fn circuit_switch(&self, target: Target) -> Option<&CircuitSwitch> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {
             AnyElement::Circuit(switch) => Some(switch),
             _ => None,
         }
     }
-    /// The counters of the port at `target`, of either kind; `None` if there is no port.
+    /// The counters of the port at `target`, of either kind; `None` if the element is not a port.
     pub fn port_counters(&self, target: Target) -> Option<PortCounters> {
         match self.elements.get(target.index()).filter(|_| !target.is_node())? {
             AnyElement::Fifo(port) => Some(port.counters(self.packets.meta(), self.now)),
@@ -228,13 +232,13 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
             AnyElement::Switch(_) | AnyElement::Circuit(_) => None,
         }
     }
-    /// Packets and bytes queued at the port at `target`, of either kind, without the packet being
-    /// sent.
+    /// Number of packets and bytes queued at the port at `target`, of either kind, without the
+    /// packet being sent.
     pub fn queue(&self, target: Target) -> Option<(u32, ByteCount)> {
         let element = self.elements.get(target.index()).filter(|_| !target.is_node())?;
         queue(element, self.packets.meta(), self.now)
     }
-    /// A hash over every event so far: due time, target and token. Equal runs have equal hashes.
+    /// Hash over every event so far: due time, target and token. Equal runs have equal hashes.
     pub const fn event_hash(&self) -> u64 {
         self.hash
     }
@@ -246,7 +250,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         }
     }
 
-    /// Schedules `on_timer(token)` of `target` at `at`; used for the first events of a run.
+    /// Schedules `on_timer(token)` of `target` at `at`. Used for the first events of a run.
     ///
     /// Panics: in a debug build, if `at` is before the fabric's time.
     pub fn arm(&mut self, target: Target, at: Instant, token: u32) {
@@ -255,7 +259,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         self.events.push(Event { at, target, token });
     }
 
-    /// Injects a packet from outside at `now`, after processing events due until then.
+    /// Injects a packet from outside at `now`, after processing the events that are due until then.
     ///
     /// Panics: in a debug build, if `now` is before the fabric's time.
     pub fn inject(&mut self, now: Instant, to: Target, meta: PacketMeta, body: N::Body) -> PacketId {
@@ -267,10 +271,10 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         p
     }
 
-    /// Changes the settings of the port at `target`, at `now`, after processing events due until
-    /// then.
+    /// Changes the settings of the port at `target` at `now`, after processing the events that are
+    /// due until then.
     ///
-    /// Errors: settings that no port can have; nothing changes then.
+    /// Errors: settings that a port cannot have; the current settings then stay.
     /// Panics: if there is no port at `target`.
     pub fn handle_port_settings(
         &mut self,
@@ -288,11 +292,11 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         result
     }
 
-    /// Schedules `timetable` to replace the current one of the hybrid switch at `target`, with the
-    /// first of its periods that begins at `from` or later; at once if that is `now`. All events
-    /// that are due until `now` run before.
+    /// Schedules `timetable` to replace the current timetable of the hybrid switch at `target`, at
+    /// the first of its periods that begins at `from` or later, or at once if that time is `now`.
+    /// All events that are due until `now` are processed before.
     ///
-    /// Errors: a slot that is not a matching of its ports; nothing changes in that case.
+    /// Errors: a slot that is not a matching of its ports; the current timetable then stays.
     /// Panics: if there is no hybrid switch at `target`.
     pub fn handle_timetable(
         &mut self,
@@ -308,7 +312,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         }
     }
 
-    /// Processes every event due at or before `until`, and returns their number.
+    /// Processes every event that is due at or before `until`. Returns the number of processed
+    /// events.
     ///
     /// Panics: in a debug build, if `until` is before the fabric's time.
     pub fn advance(&mut self, until: Instant) -> u64 {
@@ -317,8 +322,9 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         self.totals.events - before
     }
 
-    /// As [`Fabric::advance`] for at most `events_max` events. Returns true if no event due by
-    /// `until` is left; otherwise the fabric's time is the last event's.
+    /// Advances like [`Fabric::advance`], but processes at most `events_max` events. Returns true
+    /// if no event due by `until` is left. Otherwise the fabric's time is the time of the last
+    /// event.
     pub fn advance_some(&mut self, until: Instant, events_max: u64) -> bool {
         let until = RunInstant::from(until);
         debug_assert!(until >= self.now, "time never goes back");
@@ -326,7 +332,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         while events < events_max {
             let Some(event) = self.events.pop_due(until) else {
                 self.totals.events += events;
-                // A run without an end stays at its last event.
+                // In a run without an end time, the fabric's time stays at the last event.
                 if until != RunInstant::MAX {
                     self.now = until;
                 }
@@ -353,7 +359,7 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
         false
     }
 
-    /// Copies the packet that `port` has just passed on, if it is tapped.
+    /// Copies the packet that `port` has just passed on, if the port is tapped.
     #[cold]
     fn copy_tapped(&mut self, port: Target) {
         if self.taps.contains(&port) {
@@ -428,8 +434,8 @@ impl<N: Node, Q: EventQueue> Fabric<N, Q> {
     }
 }
 
-/// Packets and bytes queued at an element at `now`, without the packet being sent; `None` at a
-/// switch.
+/// Returns the number of packets and bytes queued at an element at `now`, without the packet being
+/// sent. Returns `None` at a switch.
 fn queue(element: &AnyElement, meta: &[PacketMeta], now: RunInstant) -> Option<(u32, ByteCount)> {
     match element {
         AnyElement::Fifo(port) => Some(port.queue(meta, now)),

@@ -1,10 +1,10 @@
-//! An output port for links with one priority: departures are computed on arrival, which leaves one
-//! event per hop.
+//! An output port for links with one priority. It computes departures on arrival, so that a packet
+//! needs only one event per hop.
 //!
-//! The one-event counterpart of [`Port`](crate::Port). Both agree packet by packet (tests compare
-//! them), except for simultaneous events: here a transmission that ends now has ended before a
-//! packet that arrives now. Leaves out: priorities (all packets leave in the order of arrival),
-//! shared buffers, settings that change. Read [`FifoPort`] first.
+//! This port is the one-event counterpart of [`Port`](crate::Port). Both agree packet by packet
+//! (tests compare them), except for simultaneous events: here a transmission that ends now has
+//! ended before a packet that arrives now. Leaves out: priorities (all packets leave in the order
+//! of arrival), shared buffers, settings that change. Read [`FifoPort`] first.
 
 use anabranch_units::{ByteCount, Duration, RandomStream, RunInstant, Serialiser};
 
@@ -18,10 +18,10 @@ use crate::target::Target;
 /// and bit errors.
 #[derive(Debug)]
 pub struct FifoPort {
-    /// All packets accepted that have not arrived: on the wire, being sent, and queued.
+    /// All accepted packets that have not arrived yet: on the wire, being sent, and queued.
     held: Fifo,
-    /// First queued packet as of the last check. Earlier packets have begun transmission; later
-    /// ones may have, too.
+    /// First queued packet as of the last check. Earlier packets have begun transmission. Since the
+    /// check, this packet and later packets may have begun, too.
     waiting: Option<PacketId>,
     waiting_packets: u32,
     waiting_bytes: u64,
@@ -29,8 +29,8 @@ pub struct FifoPort {
     free_at: RunInstant,
     serialiser: Serialiser,
     delay: Duration,
-    /// Backlog, the new packet included, below which no limit can be reached, so that no check is
-    /// necessary.
+    /// Backlog, the new packet included, below which no limit can be exceeded, so that no exact
+    /// check is needed.
     easy: Duration,
     peer: Target,
     has_chance: bool,
@@ -43,23 +43,24 @@ pub struct FifoPort {
 }
 const _: () = assert!(size_of::<FifoPort>() <= 144);
 
-/// Fields that few packets need.
+/// Fields that few packets access.
 #[derive(Debug)]
 struct ColdState {
     settings: PortSettings,
     chance: WireErrors,
     drops: DropCounts,
-    /// Packets and bytes lost on the wire.
+    /// Number of packets and bytes lost on the wire.
     lost: (u64, u64),
-    /// Bytes refused.
+    /// Bytes of refused packets.
     refused_bytes: u64,
     marked_packets: u64,
 }
 
 impl FifoPort {
-    /// A port whose packets arrive at `peer`. `random` decides random losses and bit errors.
+    /// Creates a port whose packets arrive at `peer`. `random` decides random losses and bit
+    /// errors.
     ///
-    /// Errors: settings that no port can have.
+    /// Errors: settings that a port cannot have.
     pub fn new(peer: Target, settings: PortSettings, random: RandomStream) -> Result<Self, PortError> {
         let serialiser = settings.serialiser()?;
         let limit = settings.mark_bytes.map_or(settings.queue_bytes_max, |m| m.min(settings.queue_bytes_max));
@@ -105,8 +106,8 @@ impl FifoPort {
         self.held.packets() as u64
     }
 
-    /// Packets and bytes queued at `now`, without the packet being sent. Cost: a check of every
-    /// queued packet.
+    /// Returns the number of packets and bytes queued at `now`, without the packet being sent.
+    /// Cost: a check of every queued packet.
     pub(crate) fn queue(&self, meta: &[PacketMeta], now: RunInstant) -> (u32, ByteCount) {
         let (mut first, mut packets, mut bytes) = (self.waiting, self.waiting_packets, self.waiting_bytes);
         while let Some(p) = first.filter(|p| self.begins(meta, *p) <= now) {
@@ -116,7 +117,7 @@ impl FifoPort {
         (packets, ByteCount::new(bytes))
     }
 
-    /// Counters as of `now`. Cost: a check of every queued packet.
+    /// Returns the counters as of `now`. Cost: a check of every queued packet.
     pub(crate) fn counters(&self, meta: &[PacketMeta], now: RunInstant) -> PortCounters {
         let cold = &self.cold;
         let (waiting_packets, waiting_bytes) = self.queue(meta, now);
@@ -142,12 +143,12 @@ impl FifoPort {
         }
     }
 
-    /// Arrival of the first packet on the wire.
+    /// Returns the arrival time of the first packet on the wire.
     pub(crate) fn next_arrival(&self, meta: &[PacketMeta]) -> Option<RunInstant> {
         self.held.first().map(|p| meta[p.index()].due)
     }
 
-    /// The packet being sent at `now`.
+    /// Returns the packet being sent at `now`.
     fn sending(&self, meta: &[PacketMeta], now: RunInstant) -> Option<PacketId> {
         let mut p = self.held.first();
         while let Some(gone) = p.filter(|p| meta[p.index()].due - self.delay <= now) {
@@ -156,15 +157,15 @@ impl FifoPort {
         p
     }
 
-    /// Start of the transmission of `p`. The packet leaves one transmission time later, and arrives
-    /// one delay after that.
+    /// Returns the time at which the transmission of `p` begins. The packet leaves one transmission
+    /// time later, and arrives one wire delay after that.
     #[inline]
     fn begins(&self, meta: &[PacketMeta], p: PacketId) -> RunInstant {
         let meta = &meta[p.index()];
         meta.due - self.delay - self.serialiser.time(meta.size_bytes)
     }
 
-    /// Updates which packets are still queued.
+    /// Updates the record of the packets that are still queued.
     #[inline]
     fn settle(&mut self, meta: &[PacketMeta], now: RunInstant) {
         while let Some(p) = self.waiting.filter(|p| self.begins(meta, *p) <= now) {
@@ -172,7 +173,7 @@ impl FifoPort {
         }
     }
 
-    /// Marks `p`, the first queued packet, as begun.
+    /// Records that the transmission of `p`, the first queued packet, has begun.
     #[inline]
     fn pass(&mut self, meta: &[PacketMeta], p: PacketId) {
         self.waiting_packets -= 1;
@@ -187,13 +188,14 @@ impl FifoPort {
         cx.drop(p, reason);
     }
 
-    /// Whether there is room for `p`, exactly; marks the packet if required.
+    /// Checks exactly whether there is room for `p`. Returns true if there is; marks the packet if
+    /// required.
     fn has_room<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId) -> bool {
         let now = cx.now();
         self.settle(cx.all_meta(), now);
         let meta = cx.meta(p);
         let settings = &self.cold.settings;
-        // A packet that finds the serialiser free never waits.
+        // A packet that arrives while the serialiser is free never waits.
         if self.free_at <= now {
             return true;
         }
@@ -220,7 +222,7 @@ impl Element for FifoPort {
         let size_bytes = cx.meta(p).size_bytes;
         let time = self.serialiser.time(size_bytes);
         let wait = self.free_at.saturating_since(now);
-        // Each packet's time was rounded down by up to a picosecond.
+        // The time of each held packet was rounded down by up to a picosecond.
         let slack = Duration::from_ps(u64::from(self.held.packets()) + 1);
         if wait + time + slack >= self.easy && !self.has_room(cx, p) {
             return self.refuse(cx, p, Drop::QueueFull);

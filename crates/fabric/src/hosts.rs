@@ -5,9 +5,9 @@
 //! Machines are identified by [`PeerId`], an index into one arena, so that an arriving packet finds
 //! its machine without a search.
 //!
-//! A deadline that only moves later pushes no event: the existing event expires, finds nothing due,
-//! and is set again. A [`Layer`] may be inserted between machines and network. Leaves out: the
-//! meaning of messages. Read [`Hosts`] and [`User`] first.
+//! A deadline that moves later adds no event: the existing event expires before the deadline, and
+//! the timer is then set again. A [`Layer`] may be inserted between machines and network. Leaves
+//! out: the meaning of messages. Read [`Hosts`] and [`User`] first.
 
 use std::collections::VecDeque;
 
@@ -20,9 +20,10 @@ use crate::layer::{Envelope, Layer, LayerCx, LayerWork, LayeredPacket};
 use crate::packet::{Flag, PacketMeta};
 use crate::target::Target;
 
-/// The user of the machines of a [`Hosts`]: opens them, gives them work, and handles their events.
+/// The user of the machines of a [`Hosts`]: it opens machines, gives them work, and handles their
+/// events.
 pub trait User {
-    /// The machines.
+    /// Type of the machines.
     type End: Endpoint;
     /// Handles an event of machine `end`.
     fn on_event(
@@ -35,21 +36,21 @@ pub trait User {
     fn on_timer(&mut self, cx: &mut HostsCx<'_, Self::End>, token: u32);
 }
 
-/// A slot for a machine. Its host and flow stay known after the machine is removed, until the slot
-/// is reused.
+/// A slot for a machine. The slot's host and flow stay known after the machine is removed, until
+/// the slot is reused.
 struct EndpointSlot<E: Endpoint> {
     host: u16,
     priority: u8,
     is_touched: bool,
     flow: u32,
-    /// First element of its packets.
+    /// First element that the machine's packets enter.
     door: Target,
-    /// Total bytes of its flow, if announced.
+    /// Total bytes of the machine's flow, if announced.
     flow_size: Option<ByteCount>,
-    /// Time of the valid event; events armed before are stale.
+    /// Time of the valid timer event. Events that were armed before are stale.
     armed_at: Option<Instant>,
     endpoint: Option<E>,
-    /// Messages delayed by pacing, and those behind them.
+    /// Messages that pacing delays, and the messages behind them.
     held: VecDeque<Transmit<E::Msg>>,
 }
 
@@ -57,9 +58,9 @@ struct EndpointSlot<E: Endpoint> {
 struct Endpoints<E: Endpoint> {
     places: Vec<EndpointSlot<E>>,
     free: Vec<PeerId>,
-    /// First element of each host's packets, by host.
+    /// First element that the packets of each host enter, by host.
     doors: Vec<Target>,
-    /// Machines that got work since they were last polled.
+    /// Machines that have received work since they were last polled.
     touched: Vec<PeerId>,
 }
 
@@ -83,13 +84,14 @@ impl<E: Endpoint> HostsCx<'_, E> {
     pub const fn now(&self) -> Instant {
         self.now
     }
-    /// Reserves a slot for a machine on `host`, so that it can be named before it exists. Its
-    /// packets belong to `flow` and have `priority`; an arriving packet of another flow is a stray
-    /// for an earlier machine of the slot.
+    /// Reserves a slot for a machine on `host`, so that the machine has an id before it exists. Its
+    /// packets belong to `flow` and have `priority`. An arriving packet of another flow belongs to
+    /// an earlier machine of the slot, and counts as a stray.
     pub fn reserve(&mut self, host: u16, flow: u32, priority: u8) -> PeerId {
         self.reserve_via(self.ends.doors[usize::from(host)], host, flow, priority)
     }
-    /// The same for a machine whose packets leave by `door`, the port of one of its host's links.
+    /// Reserves a slot for a machine whose packets enter at `door`, the port of one of its host's
+    /// links.
     pub fn reserve_via(&mut self, door: Target, host: u16, flow: u32, priority: u8) -> PeerId {
         let place = EndpointSlot {
             host,
@@ -113,7 +115,7 @@ impl<E: Endpoint> HostsCx<'_, E> {
             }
         }
     }
-    /// Announces the total bytes of a flow to a layer; `id` is either end.
+    /// Announces the total bytes of a flow to the layer. `id` is the machine at either end.
     pub fn note_flow_size(&mut self, id: PeerId, size: Option<ByteCount>) {
         self.ends.places[id.index()].flow_size = size;
     }
@@ -130,11 +132,12 @@ impl<E: Endpoint> HostsCx<'_, E> {
         self.ends.free.push(id);
         Some(endpoint)
     }
-    /// A machine, for reading; `None` if it was removed.
+    /// Returns a machine for reading; `None` if it was removed.
     pub fn end(&self, id: PeerId) -> Option<&E> {
         self.ends.places.get(id.index())?.endpoint.as_ref()
     }
-    /// A machine, to give it work; it is polled afterwards. `None` if it was removed.
+    /// Returns a machine, to give it work. The machine is polled afterwards. `None` if it was
+    /// removed.
     pub fn end_mut(&mut self, id: PeerId) -> Option<&mut E> {
         self.ends.touch(id);
         self.ends.places[id.index()].endpoint.as_mut()
@@ -154,13 +157,13 @@ impl<E: Endpoint> HostsCx<'_, E> {
     }
 }
 
-/// Flag of the user's tokens.
+/// Bit that marks the user's tokens.
 const USER: u32 = 1 << 31;
-/// Flag of the layer's tokens.
+/// Bit that marks the layer's tokens.
 const LAYER: u32 = 1 << 30;
 
-/// All hosts of a network, as one node of its fabric. Switches identify hosts by `dst`; every
-/// host's packets are delivered to this node.
+/// All hosts of a network, as one node of its fabric. Switches identify hosts by `dst`, and the
+/// packets of every host are delivered to this node.
 pub struct Hosts<U: User> {
     ends: Endpoints<U::End>,
     user: U,
@@ -175,13 +178,13 @@ pub struct Hosts<U: User> {
 type BoxedLayer<U> = Box<dyn Layer<<<U as User>::End as Endpoint>::Msg>>;
 
 impl<U: User> Hosts<U> {
-    /// Hosts without machines. Packets from host `h` enter at `doors[h]`, its port or its site's
-    /// switch, unless the machine has another door.
+    /// Creates hosts without machines. Packets from host `h` enter at `doors[h]`, its port or its
+    /// site's switch, unless the machine was reserved with another door.
     pub const fn new(doors: Vec<Target>, user: U) -> Self {
         let ends = Endpoints { places: Vec::new(), free: Vec::new(), doors, touched: Vec::new() };
         Self { ends, user, timers: Vec::new(), strays: 0, jitter: None, layer: None, work: LayerWork::new() }
     }
-    /// The same hosts with a layer between their machines and the network.
+    /// Returns the same hosts with a layer between their machines and the network.
     #[must_use]
     pub fn with_layer(mut self, layer: Option<BoxedLayer<U>>) -> Self {
         self.layer = layer;
@@ -191,12 +194,13 @@ impl<U: User> Hosts<U> {
     pub fn layer_figures(&self) -> Vec<(&'static str, f64)> {
         self.layer.as_ref().map(|layer| layer.figures()).unwrap_or_default()
     }
-    /// The same hosts with a random delay up to `max` of each packet's departure; order is kept.
+    /// Returns the same hosts with a random delay of up to `max` before each packet's departure.
+    /// The order of packets is kept.
     ///
-    /// Without it, flows clocked by one bottleneck stay synchronised to the picosecond, and a full
-    /// queue may refuse one of them every time. A random delay up to a packet's time at the
-    /// bottleneck prevents that. Source: Floyd and Jacobson, *On traffic phase effects in
-    /// packet-switched gateways* (1992), section 5.
+    /// Without this delay, flows clocked by one bottleneck stay synchronised to the picosecond, and
+    /// a full queue may refuse the same flow every time. A random delay of up to a packet's
+    /// transmission time at the bottleneck prevents that. Source: Floyd and Jacobson, *On traffic
+    /// phase effects in packet-switched gateways* (1992), section 5.
     pub fn with_jitter(mut self, max: Duration, random: RandomStream) -> Self {
         self.jitter = (max > Duration::ZERO).then_some((max, random));
         self
@@ -205,7 +209,7 @@ impl<U: User> Hosts<U> {
     pub const fn user(&self) -> &U {
         &self.user
     }
-    /// A machine, for reading; `None` if it was removed.
+    /// Returns a machine for reading; `None` if it was removed.
     pub fn end(&self, id: PeerId) -> Option<&U::End> {
         self.ends.places.get(id.index())?.endpoint.as_ref()
     }
@@ -213,22 +217,22 @@ impl<U: User> Hosts<U> {
     pub fn len(&self) -> usize {
         self.ends.places.len() - self.ends.free.len()
     }
-    /// Whether there is no machine.
+    /// Returns true if there is no machine.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Packets that arrived for a removed machine.
+    /// Number of packets that arrived for a removed machine.
     pub const fn strays(&self) -> u64 {
         self.strays
     }
-    /// Token for a fabric's `arm` with which the user's `on_timer` gets `token`; used for the first
-    /// events of a run.
+    /// Returns the token for a fabric's `arm` with which the user's `on_timer` receives `token`.
+    /// Used for the first events of a run.
     pub const fn user_token(token: u32) -> u32 {
         token | USER
     }
 
-    /// Polls `id`, then each machine that got work in the meantime, until nothing is left to do at
-    /// this instant.
+    /// Polls `id`, then each machine that has received work in the meantime, until no machine has
+    /// work at this instant.
     #[inline]
     fn settle<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>, id: Option<PeerId>) {
         if let Some(id) = id {
@@ -313,7 +317,7 @@ impl<U: User> Hosts<U> {
         self.send_layered(cx, meta, Envelope { from, to, msg, label: None });
     }
 
-    /// Out of line, so that packets without a layer are not moved for it.
+    /// Not inlined, so that packets without a layer are not moved for the call.
     #[inline(never)]
     fn send_layered<Q: EventQueue>(
         &mut self,
@@ -338,8 +342,8 @@ impl<U: User> Hosts<U> {
         self.deliver(cx);
     }
 
-    /// Calls the layer, if there is one, and sends its packets. Delivered packets stay in its work
-    /// list.
+    /// Calls the layer, if there is one, and sends its packets. Delivered packets stay in the
+    /// layer's work list.
     fn in_layer<Q: EventQueue>(
         &mut self,
         cx: &mut NodeCx<'_, Body<U>, Q>,
@@ -348,8 +352,8 @@ impl<U: User> Hosts<U> {
         let Some(layer) = &mut self.layer else { return };
         act(layer, &mut LayerCx { now: cx.now(), work: &mut self.work });
         for LayeredPacket { meta, envelope, .. } in self.work.leaving.drain(..) {
-            // A held packet may outlive its machine, whose slot may belong to another host's
-            // machine by now.
+            // A held packet may leave after its machine was removed, and the slot may then belong
+            // to a machine of another host.
             let place = self.ends.places.get(envelope.from.index()).filter(|place| place.host == meta.src);
             let door = place.map_or(self.ends.doors[usize::from(meta.src)], |place| place.door);
             cx.send(door, meta, envelope);
@@ -361,8 +365,8 @@ impl<U: User> Hosts<U> {
 
     /// Passes packets delivered by the layer to machines.
     fn deliver<Q: EventQueue>(&mut self, cx: &mut NodeCx<'_, Body<U>, Q>) {
-        // Packets that a machine sends while it handles a packet pass the layer, which delivers
-        // nothing then.
+        // If a machine sends packets while it handles a packet, its packets pass the layer, which
+        // does not deliver packets during that call.
         let mut arrived = std::mem::take(&mut self.work.arrived);
         for LayeredPacket { meta, envelope, .. } in arrived.drain(..) {
             self.take(cx, meta, envelope);
@@ -391,7 +395,7 @@ impl<U: User> Hosts<U> {
     }
 }
 
-/// Body of these hosts' packets.
+/// Body of the packets of these hosts.
 type Body<U> = Envelope<<<U as User>::End as Endpoint>::Msg>;
 
 impl<U: User> Node for Hosts<U> {

@@ -1,12 +1,12 @@
-//! Time that packets spend in a hybrid switch, by the network that carried them.
+//! Time that packets spend in a hybrid switch, for each network that carries them.
 //!
-//! Source: Mukerjee's thesis (as in [`crate::CircuitSwitch`]), §2.4.1: latency is measured for each
-//! packet from entering to leaving the switch. Its program counts packets with more than 1,000
-//! bytes of payload, which excludes acknowledgements. Read [`CircuitLatency`] first.
+//! Source: Mukerjee's thesis (as in [`crate::CircuitSwitch`]), §2.4.1: the latency of each packet
+//! is measured from entering to leaving the switch. The thesis's program counts packets with more
+//! than 1,000 bytes of payload, which excludes acknowledgements. Read [`CircuitLatency`] first.
 
 use anabranch_units::{Histogram, RunInstant};
 
-/// Maximum size of packets that are not counted: acknowledgements.
+/// Maximum size in bytes of packets that are not counted, such as acknowledgements.
 const DATA_BYTES_MIN: u32 = 1_000;
 
 /// Latency of data packets through a hybrid switch.
@@ -18,7 +18,7 @@ pub struct CircuitLatency {
     pub packet: Histogram,
 }
 
-/// The network by which a packet leaves.
+/// The network through which a packet leaves.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Network {
     /// A circuit.
@@ -36,7 +36,7 @@ pub(crate) struct LatencyMeter {
 }
 
 impl LatencyMeter {
-    /// Notes that packet `index` enters.
+    /// Records that packet `index` enters the switch.
     #[inline]
     pub(crate) fn handle_arrival(&mut self, now: RunInstant, index: usize) {
         if index >= self.entered.len() {
@@ -45,7 +45,7 @@ impl LatencyMeter {
         self.entered[index] = now;
     }
 
-    /// Counts packet `index`, which leaves.
+    /// Counts the latency of packet `index`, which leaves the switch.
     #[inline]
     pub(crate) fn handle_departure(&mut self, now: RunInstant, index: usize, size_bytes: u32, by: Network) {
         if size_bytes <= DATA_BYTES_MIN {

@@ -1,8 +1,9 @@
-//! A layer between the machines of all hosts and the network. It sees each departing and each
-//! arriving packet, and may label, hold, add and drop packets. Neither machines nor network know of
-//! it.
+//! A layer between the machines of all hosts and the network. The layer receives each departing and
+//! each arriving packet, and may label, hold, add and drop packets. Neither the machines nor the
+//! network depend on the layer.
 //!
-//! Read [`Layer`] and [`LayerCx`] first. Leaves out: its caller ([`Hosts`](crate::Hosts)).
+//! Read [`Layer`] and [`LayerCx`] first. Leaves out: the code that calls a layer
+//! ([`Hosts`](crate::Hosts)).
 
 use crate::packet::PacketMeta;
 use anabranch_endpoint::PeerId;
@@ -10,10 +11,10 @@ use anabranch_units::{ByteCount, Instant};
 use std::any::Any;
 use std::sync::Arc;
 
-/// A layer's label on a packet, for itself at the other end.
+/// A layer's label on a packet, which the layer reads when the packet arrives.
 pub type Label = Arc<dyn Any + Send + Sync>;
 
-/// A message in flight, with the machines at both ends.
+/// A message in flight, with the ids of the machines at both ends.
 #[derive(Clone, Debug)]
 pub struct Envelope<M> {
     /// The sender.
@@ -22,30 +23,30 @@ pub struct Envelope<M> {
     pub to: PeerId,
     /// The message.
     pub msg: M,
-    /// Label of the hosts' layer.
+    /// Label that the hosts' layer has set.
     pub label: Option<Label>,
 }
 
 /// A packet between a host's machines and its network.
 #[derive(Clone, Debug)]
 pub struct LayeredPacket<M> {
-    /// Metadata seen by the network, which the layer may change. A packet belongs to `meta.flow`,
-    /// from host `meta.src` to host `meta.dst`.
+    /// Metadata that the network uses, and that the layer may change. The packet belongs to flow
+    /// `meta.flow`, from host `meta.src` to host `meta.dst`.
     pub meta: PacketMeta,
     /// The message.
     pub envelope: Envelope<M>,
-    /// Total bytes of its flow, if announced by the sending machine's user. `None` for an arriving
-    /// packet.
+    /// Total bytes of the packet's flow, if the sending machine's user has announced them. `None`
+    /// for an arriving packet.
     pub flow_size: Option<ByteCount>,
 }
 
 /// The layer of all hosts of a run.
 pub trait Layer<M>: Send {
-    /// Handles a packet sent by a machine: the layer passes it on with [`LayerCx::send`], now or
-    /// later, or drops it.
+    /// Handles a packet that a machine sends. The layer sends the packet with [`LayerCx::send`],
+    /// now or later, or drops it.
     fn handle_leaving(&mut self, cx: &mut LayerCx<'_, M>, packet: LayeredPacket<M>);
-    /// Handles an arrived packet: the layer passes it to its machine with [`LayerCx::deliver`], now
-    /// or later, or drops it.
+    /// Handles a packet that has arrived. The layer passes the packet to its machine with
+    /// [`LayerCx::deliver`], now or later, or drops it.
     fn handle_arrived(&mut self, cx: &mut LayerCx<'_, M>, packet: LayeredPacket<M>);
     /// Handles an expired timer of the layer.
     fn handle_timeout(&mut self, cx: &mut LayerCx<'_, M>, token: u32);
@@ -61,7 +62,7 @@ pub struct LayerCx<'a, M> {
     pub(crate) work: &'a mut LayerWork<M>,
 }
 
-/// Requests of a layer.
+/// Actions that a layer has requested.
 pub(crate) struct LayerWork<M> {
     pub(crate) leaving: Vec<LayeredPacket<M>>,
     pub(crate) arrived: Vec<LayeredPacket<M>>,
@@ -79,12 +80,12 @@ impl<M> LayerCx<'_, M> {
     pub const fn now(&self) -> Instant {
         self.now
     }
-    /// Sends a packet from the host of its envelope's sender, after earlier packets.
+    /// Sends a packet from the host of the envelope's sender, after packets that were sent earlier.
     pub fn send(&mut self, packet: LayeredPacket<M>) {
         self.work.leaving.push(packet);
     }
-    /// Delivers a packet to the machine of its envelope, after earlier packets. Drops and counts it
-    /// if the machine was removed.
+    /// Delivers a packet to the machine of its envelope, after packets that were delivered earlier.
+    /// If the machine was removed, the packet is dropped and counted.
     pub fn deliver(&mut self, packet: LayeredPacket<M>) {
         self.work.arrived.push(packet);
     }

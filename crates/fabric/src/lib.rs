@@ -1,20 +1,19 @@
 //! Packets, an event queue and network elements, under any clock.
 //!
-//! The [`Fabric`] is a sans-IO machine: it never reads a clock. The driver brings packets in with
-//! [`Fabric::inject`], lets time pass with [`Fabric::advance`], and gets the time of the next event
-//! from [`Fabric::next_deadline`]. The simulator does so in virtual time, the emulator in real
-//! time, with the same elements in between.
+//! The [`Fabric`] is a sans-IO machine: it never reads a clock. The driver injects packets with
+//! [`Fabric::inject`], advances time with [`Fabric::advance`], and gets the time of the next event
+//! from [`Fabric::next_deadline`]. The simulator does so in virtual time, and the emulator in real
+//! time, with the same elements.
 //!
 //! Terms: an *element* ([`Port`], [`FifoPort`], [`Switch`], [`CircuitSwitch`]) forwards packets and
-//! sees their [`PacketMeta`] only; a *node* ([`Node`]) at the edge consumes packets and creates new
-//! ones; a *target* ([`Target`]) is either of them.
+//! sees only their [`PacketMeta`]. A *node* ([`Node`]) at the edge consumes packets and creates new
+//! packets. A *target* ([`Target`]) is either an element or a node.
 //!
 //! Invariants: injected packets = delivered + dropped + in flight ([`Totals`]); a port never sends
 //! above its rate; packets of one priority leave a port in the order of arrival; simultaneous
 //! events are processed in the order of arming, so that equal inputs give equal runs.
 //!
-//! Read [`Fabric`], [`Port`] and
-//! [`PacketMeta`] first.
+//! Read [`Fabric`], [`Port`] and [`PacketMeta`] first.
 
 mod any;
 mod buffer;

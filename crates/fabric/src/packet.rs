@@ -1,15 +1,16 @@
-//! Packets: their metadata, which elements see, the arena that holds them, the queues threaded
-//! through it, and the reasons of drops.
+//! Packets: their metadata for elements, the arena that holds them, the queues linked through the
+//! arena, and the reasons of drops.
 //!
 //! Metadata and bodies are stored separately, so that the hot loop touches 32 bytes per packet.
 //! Read [`PacketMeta`] first.
 
 use anabranch_units::RunInstant;
 
-/// Number of priorities. Priority 0 goes first.
+/// Number of priorities. Priority 0 is sent first.
 pub const PRIORITIES: usize = 3;
 
-/// A packet of one fabric, as an index into its [`Packets`]. Reused after the packet is gone.
+/// A packet of one fabric, as an index into its [`Packets`]. The index is reused after the packet
+/// has left.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketId(u32);
 
@@ -23,7 +24,7 @@ impl PacketId {
 /// Class of a flow, for switches that treat short flows differently.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum FlowClass {
-    /// The sender does not state a class.
+    /// The sender has not stated a class.
     #[default]
     Unknown,
     /// Short: delay matters.
@@ -37,28 +38,29 @@ pub enum FlowClass {
 /// Units: `size_bytes` is the length on the wire, headers included.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
-    /// Arrival at the end of the current wire; scratch space of the element that holds the packet.
+    /// Arrival time at the end of the current wire. The element that holds the packet may use the
+    /// field for other times.
     pub(crate) due: RunInstant,
-    /// The next packet in the queue; scratch space of the element that holds the packet.
+    /// The next packet in the queue of the element that holds the packet.
     next: Option<NextPacket>,
-    /// Flow number, for elements that spread flows over paths.
+    /// Number of the packet's flow, for elements that spread flows over paths.
     pub flow: u32,
-    /// Size on the wire.
+    /// Size on the wire in bytes, headers included.
     pub size_bytes: u32,
-    /// Sending host, as the switches number hosts.
+    /// Number of the sending host, as the switches use it.
     pub src: u16,
-    /// Destination host, as the switches number hosts.
+    /// Number of the destination host, as the switches use it.
     pub dst: u16,
     /// Value that the sender varies to change the path at switches that hash headers: a source
     /// port, a flow label. 0 if unused.
     pub entropy: u16,
-    /// Strict priority, 0 first; values above the last priority count as the last.
+    /// Strict priority, 0 first. Values above the last priority count as the last priority.
     pub priority: u8,
-    /// Bits of [`Flag`].
+    /// Bits of the packet's [`Flag`]s.
     flags: u8,
-    /// Links passed so far; stays at 255 beyond that.
+    /// Number of links passed so far. It stays at 255 once it has reached 255.
     pub hops: u8,
-    /// Class of the flow as stated by the sender, like a DSCP.
+    /// Class of the flow as stated by the sender, similar to a DSCP.
     pub class: FlowClass,
 }
 const _: () = assert!(size_of::<PacketMeta>() == 32);
@@ -71,15 +73,16 @@ pub enum Flag {
     Ect = 1,
     /// A queue on the packet's path was congested (ECN "CE").
     Ce = 2,
-    /// A circuit from the packet's destination to its source is up or near.
+    /// A circuit from the packet's destination to its source is up, or will be up soon.
     Circuit = 4,
 }
 
-/// Index of a packet plus one, so that `Option` costs nothing.
+/// Index of a packet plus one, so that an `Option` of it needs no extra space.
 type NextPacket = std::num::NonZeroU32;
 
 impl PacketMeta {
-    /// A packet of `size_bytes` from `src` to `dst`, of the middle priority and of flow 0.
+    /// Creates the metadata of a packet of `size_bytes` from `src` to `dst`, with the middle
+    /// priority and flow 0.
     pub const fn new(src: u16, dst: u16, size_bytes: u32) -> Self {
         Self {
             due: RunInstant::ZERO,
@@ -95,7 +98,7 @@ impl PacketMeta {
             class: FlowClass::Unknown,
         }
     }
-    /// Whether the packet has `flag`.
+    /// Returns true if the packet has `flag`.
     #[inline]
     pub const fn has(&self, flag: Flag) -> bool {
         self.flags & flag as u8 != 0
@@ -105,22 +108,22 @@ impl PacketMeta {
     pub const fn set(&mut self, flag: Flag, is_set: bool) {
         self.flags = if is_set { self.flags | flag as u8 } else { self.flags & !(flag as u8) };
     }
-    /// The same packet with another priority.
+    /// Returns the same metadata with another priority.
     pub const fn with_priority(mut self, priority: u8) -> Self {
         self.priority = priority;
         self
     }
-    /// The same packet with another entropy.
+    /// Returns the same metadata with another entropy.
     pub const fn with_entropy(mut self, entropy: u16) -> Self {
         self.entropy = entropy;
         self
     }
-    /// The same packet with this flow class.
+    /// Returns the same metadata with this flow class.
     pub const fn with_class(mut self, class: FlowClass) -> Self {
         self.class = class;
         self
     }
-    /// The same packet with flow number `flow`.
+    /// Returns the same metadata with flow number `flow`.
     pub const fn with_flow(mut self, flow: u32) -> Self {
         self.flow = flow;
         self
@@ -152,13 +155,13 @@ impl<B> Packets<B> {
         self.body.push(Some(body));
         p
     }
-    /// Removes the packet; its id may be reused from now on.
+    /// Removes the packet. Its id may be reused afterwards.
     #[inline]
     pub(crate) fn take(&mut self, p: PacketId) -> (PacketMeta, B) {
         self.free.push(p);
         (self.meta[p.index()], self.body[p.index()].take().expect("a packet is taken out once"))
     }
-    /// Metadata and body of a packet in the fabric.
+    /// Returns the metadata and the body of a packet in the fabric.
     pub(crate) fn both(&self, p: PacketId) -> (&PacketMeta, &B) {
         (&self.meta[p.index()], self.body[p.index()].as_ref().expect("it has not been taken out"))
     }
@@ -176,7 +179,8 @@ impl<B> Packets<B> {
     }
 }
 
-/// A first-in, first-out queue of packets, threaded through their meta: it allocates nothing.
+/// A first-in, first-out queue of packets, linked through their metadata, so that it allocates no
+/// memory.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Fifo {
     head: Option<NextPacket>,
@@ -186,7 +190,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// Appends `p`, which is in no other queue.
+    /// Appends `p`, which must not be in another queue.
     #[inline]
     pub fn push(&mut self, meta: &mut [PacketMeta], p: PacketId) {
         let link = NextPacket::new(p.0 + 1);
@@ -199,7 +203,7 @@ impl Fifo {
         self.packets += 1;
         self.bytes += u64::from(meta[p.index()].size_bytes);
     }
-    /// Removes the first packet.
+    /// Removes and returns the first packet.
     #[inline]
     pub fn pop(&mut self, meta: &[PacketMeta]) -> Option<PacketId> {
         let p = self.first()?;
@@ -211,12 +215,12 @@ impl Fifo {
         self.bytes -= u64::from(meta[p.index()].size_bytes);
         Some(p)
     }
-    /// The first packet.
+    /// Returns the first packet.
     #[inline]
     pub fn first(&self) -> Option<PacketId> {
         self.head.map(|link| PacketId(link.get() - 1))
     }
-    /// The packet after `p`, which is in this queue.
+    /// Returns the packet behind `p`, which must be in this queue.
     #[inline]
     pub fn behind(&self, meta: &[PacketMeta], p: PacketId) -> Option<PacketId> {
         meta[p.index()].next.map(|link| PacketId(link.get() - 1))
@@ -233,7 +237,7 @@ impl Fifo {
     }
 }
 
-/// Why a packet was dropped.
+/// Reason why a packet was dropped.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Drop {
@@ -274,15 +278,15 @@ impl DropCounts {
     pub(crate) fn count(&mut self, reason: Drop) {
         self.0[reason as usize] += 1;
     }
-    /// Packets dropped for `reason`.
+    /// Number of packets dropped for `reason`.
     pub const fn of(&self, reason: Drop) -> u64 {
         self.0[reason as usize]
     }
-    /// Packets dropped for any reason.
+    /// Number of packets dropped for any reason.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
-    /// Every reason with its count, in the order of [`Drop::ALL`].
+    /// Returns every reason with its count, in the order of [`Drop::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Drop, u64)> + '_ {
         Drop::ALL.iter().map(|&reason| (reason, self.of(reason)))
     }
@@ -308,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_reused_after_its_packet_is_gone() {
+    fn slot_is_reused_after_its_packet_is_removed() {
         let mut packets = Packets::new();
         let a = packets.add(PacketMeta::new(0, 1, 1), "a");
         let b = packets.add(PacketMeta::new(0, 1, 2), "b");

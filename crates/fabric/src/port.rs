@@ -1,9 +1,9 @@
 //! An output port: queues, a serialiser and the wire behind it.
 //!
-//! This is the plain port with two events per hop (end of transmission, end of the wire), for links
-//! with several priorities, a shared buffer, or settings that change. All other links use its
-//! one-event counterpart [`crate::FifoPort`], which tests compare with this reference (STYLE 33).
-//! Read [`Port`] first.
+//! This port needs two events per hop (end of transmission, end of the wire). It is for links with
+//! several priorities, a shared buffer, or settings that change. All other links use its one-event
+//! counterpart [`crate::FifoPort`], which tests compare with this reference (STYLE 33). Read
+//! [`Port`] first.
 
 use anabranch_units::{
     BitRate, ByteCount, Duration, LOSS_BURST_MAX, RandomStream, RunInstant, Serialiser, loss_ppm_max,
@@ -15,76 +15,77 @@ use crate::element::{Cx, Element};
 use crate::packet::{Drop, DropCounts, Fifo, Flag, PRIORITIES, PacketId, PacketMeta};
 use crate::target::Target;
 
-/// Minimum rate of a port. Below it, a byte's time does not fit the 32.32 fixed point of
-/// [`Serialiser`].
+/// Minimum rate of a port. At a lower rate, the transmission time of a byte exceeds the 32.32 fixed
+/// point of [`Serialiser`].
 pub const RATE_MIN: BitRate = BitRate::bps(2_000);
 
-/// Maximum delay of a wire: well beyond any network, and well within the range of a [`RunInstant`].
+/// Maximum delay of a wire. It is well above any real network's delay, and well within the range of
+/// a [`RunInstant`].
 pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
 
-/// Settings of a port and its wire. All of them may change at run time.
+/// Settings of a port and its wire. All settings may change at run time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
     /// Rate; at least [`RATE_MIN`].
     pub rate: BitRate,
     /// Delay of the wire, from the departure of the last bit; at most [`DELAY_MAX`].
     pub delay: Duration,
-    /// Random losses on the wire, parts per million; at most 1,000,000.
+    /// Probability of random losses on the wire in parts per million; at most 1,000,000.
     pub loss_ppm: u32,
-    /// Mean length of a burst of these losses in packets, 1 to [`LOSS_BURST_MAX`]. With 1, losses
-    /// are independent. With more, they follow Gilbert's model: bursts must end, so `loss_ppm` is
-    /// at most [`loss_ppm_max`].
+    /// Mean length of a burst of losses in packets, 1 to [`LOSS_BURST_MAX`]. With 1, losses are
+    /// independent. Longer bursts follow Gilbert's model: because bursts must end, `loss_ppm` is at
+    /// most [`loss_ppm_max`].
     pub loss_burst: u32,
-    /// Random bit errors on the wire, parts per 10^12; at most 10^12. A single one costs the
-    /// packet.
+    /// Probability of random bit errors on the wire in parts per 10^12; at most 10^12. A single bit
+    /// error drops the packet.
     pub bit_errors_ppt: u64,
-    /// Maximum bytes *in each priority's queue*. The packet being sent has left its queue.
+    /// Maximum bytes *in each priority's queue*. The packet being sent is not in its queue.
     pub queue_bytes_max: ByteCount,
-    /// Maximum packets in each priority's queue, if limited.
+    /// Maximum number of packets in each priority's queue; `None` for no limit.
     pub queue_packets_max: Option<u32>,
-    /// Queue length in bytes above which an arriving packet is marked, if ECN-capable (DCTCP
-    /// section 3.1, K).
+    /// Queue length in bytes above which an arriving ECN-capable packet is marked (DCTCP section
+    /// 3.1, K).
     pub mark_bytes: Option<ByteCount>,
-    /// Whether the link is up.
+    /// True if the link is up.
     pub up: bool,
 }
 
-/// Why settings are invalid for a port.
+/// Reason why settings are invalid for a port.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortError {
     /// The rate is below [`RATE_MIN`].
     RateTooLow {
-        /// The rate asked for.
+        /// The requested rate.
         rate: BitRate,
     },
     /// The delay is above [`DELAY_MAX`].
     DelayTooLong {
-        /// The delay asked for.
+        /// The requested delay.
         delay: Duration,
     },
-    /// The loss is above one.
+    /// The loss probability is above one.
     LossTooHigh {
-        /// The loss asked for, in parts per million.
+        /// The requested loss, in parts per million.
         loss_ppm: u32,
     },
     /// The burst length is 0, or above [`LOSS_BURST_MAX`].
     LossBurst {
-        /// The burst asked for, in packets.
+        /// The requested burst length, in packets.
         loss_burst: u32,
     },
     /// The loss is too high for bursts of this length.
     LossTooHighForBurst {
-        /// The loss asked for, in parts per million.
+        /// The requested loss, in parts per million.
         loss_ppm: u32,
-        /// The burst asked for, in packets.
+        /// The requested burst length, in packets.
         loss_burst: u32,
         /// Maximum loss with bursts of this length, in parts per million.
         loss_ppm_max: u32,
     },
-    /// The bit errors are above one.
+    /// The probability of bit errors is above one.
     BitErrorsTooHigh {
-        /// The errors asked for, in parts per 10^12.
+        /// The requested bit errors, in parts per 10^12.
         bit_errors_ppt: u64,
     },
 }
@@ -113,7 +114,7 @@ impl std::fmt::Display for PortError {
 impl std::error::Error for PortError {}
 
 impl PortSettings {
-    /// A working link without loss.
+    /// Creates the settings of a link that is up and has no losses.
     pub const fn new(rate: BitRate, delay: Duration, queue_bytes_max: ByteCount) -> Self {
         Self {
             rate,
@@ -164,7 +165,7 @@ pub struct PortCounters {
     pub offered_packets: u64,
     /// Bytes that arrived at the port.
     pub offered_bytes: u64,
-    /// Packets sent completely, including those lost on the wire afterwards.
+    /// Packets sent completely, including packets lost on the wire afterwards.
     pub sent_packets: u64,
     /// Bytes of the packets sent completely.
     pub sent_bytes: u64,
@@ -172,19 +173,20 @@ pub struct PortCounters {
     pub arrived_packets: u64,
     /// Bytes of the packets that left the wire.
     pub arrived_bytes: u64,
-    /// Packets dropped here, by reason.
+    /// Packets dropped at the port or on its wire, by reason.
     pub drops: DropCounts,
-    /// Packets marked here (ECN).
+    /// Packets that the port has marked (ECN).
     pub marked_packets: u64,
     /// Sum of the packets' waiting times before transmission.
     pub wait_sum: WaitSum,
-    /// Maximum of these times.
+    /// Longest waiting time of a packet before its transmission.
     pub wait_max: Duration,
 }
 
 /// A sum of waiting times.
 ///
-/// Units: picoseconds in 128 bits, as the sum over a long run exceeds the range of a [`Duration`].
+/// Units: picoseconds in 128 bits, because the sum over a long run exceeds the range of a
+/// [`Duration`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitSum(u128);
 
@@ -193,7 +195,7 @@ impl WaitSum {
     pub(crate) const fn add(&mut self, wait: Duration) {
         self.0 += wait.as_ps() as u128;
     }
-    /// Mean over `packets`; `None` if there are none.
+    /// Returns the mean over `packets` packets; `None` if there are none.
     pub fn mean(self, packets: u64) -> Option<Duration> {
         let mean = self.0.checked_div(u128::from(packets))?;
         Some(Duration::from_ps(u64::try_from(mean).expect("no packet waited for longer than the run")))
@@ -205,14 +207,14 @@ impl WaitSum {
 pub(crate) struct WireErrors {
     random: RandomStream,
     loss_ppm: u32,
-    /// Burst model, and whether the last packet was lost (`None` before the first packet); `None`
-    /// for independent losses.
+    /// Burst model, and whether the last packet was lost (`None` before the first packet). `None`
+    /// as a whole for independent losses.
     bursts: Option<(Bursts, Option<bool>)>,
     /// Probability that a byte arrives undamaged, in parts of 2^63.
     byte_intact_q63: u64,
 }
 
-/// Transitions of a wire's state from packet to packet: Gilbert's model, whose bad state loses
+/// Transitions of a wire's state from packet to packet in Gilbert's model, whose bad state loses
 /// every packet.
 ///
 /// Source: Gilbert, *Capacity of a burst-noise channel*, Bell System Technical Journal, 1960, with
@@ -227,11 +229,11 @@ struct Bursts {
 }
 
 impl Bursts {
-    /// Bursts of `loss_burst` packets on average with total loss `loss_ppm`; `None` for independent
-    /// losses.
+    /// Computes the model for bursts of `loss_burst` packets on average with a total loss of
+    /// `loss_ppm`. Returns `None` for independent losses.
     ///
     /// The share of time in the bad state is begins / (begins + ends), with ends = 1 /
-    /// `loss_burst`. This determines begins.
+    /// `loss_burst`. This equation determines begins.
     fn of(loss_ppm: u32, loss_burst: u32) -> Option<Self> {
         const ONE_Q63: u128 = 1 << 63;
         if loss_ppm == 0 || loss_burst <= 1 {
@@ -243,7 +245,7 @@ impl Bursts {
     }
 }
 
-/// One, in parts per 10^12.
+/// The number 1 in parts per 10^12.
 const PPT: u64 = 1_000_000_000_000;
 
 impl WireErrors {
@@ -264,7 +266,7 @@ impl WireErrors {
         self.byte_intact_q63 = power_q63(intact, 8);
     }
 
-    /// Draws whether a packet of `size_bytes` is lost, and the reason.
+    /// Draws whether a packet of `size_bytes` is lost. Returns the reason of a loss.
     #[inline]
     pub(crate) fn draw(&mut self, size_bytes: u32) -> Option<Drop> {
         if self.loss_ppm == 0 && self.byte_intact_q63 == 1 << 63 {
@@ -277,12 +279,12 @@ impl WireErrors {
         (intact < 1 << 63 && self.random.next_u64() >> 1 >= intact).then_some(Drop::BitError)
     }
 
-    /// Draws whether the wire loses the next packet, if losses are configured. Cost: one draw.
+    /// Draws whether the wire loses the next packet. Cost: one draw.
     #[inline]
     fn loses(&mut self) -> bool {
         let Some((bursts, last)) = &mut self.bursts else { return self.random.chance_ppm(self.loss_ppm) };
         let is_lost = match last {
-            // The first packet meets the wire's state at a random time.
+            // For the first packet, the wire's state is drawn from its long-term distribution.
             None => self.random.chance_ppm(self.loss_ppm),
             Some(false) => self.random.next_u64() >> 1 < bursts.begins_q63,
             Some(true) => self.random.next_u64() >> 1 >= bursts.ends_q63,
@@ -292,8 +294,8 @@ impl WireErrors {
     }
 }
 
-/// `base` to the power of `exponent`, both `base` and result in parts of 2^63, rounded down at each
-/// step.
+/// Returns `base` to the power of `exponent`. `base` and the result are in parts of 2^63, rounded
+/// down at each step.
 fn power_q63(base: u64, mut exponent: u32) -> u64 {
     let times = |a: u64, b: u64| ((u128::from(a) * u128::from(b)) >> 63) as u64;
     let (mut square, mut power) = (base, 1 << 63);
@@ -311,9 +313,9 @@ fn power_q63(base: u64, mut exponent: u32) -> u64 {
 /// non-empty queue without preemption, and a wire with delay and random losses.
 ///
 /// A link that goes down drops queued packets and the packet being sent ([`Drop::LinkDown`]), and
-/// each arriving packet until it is up again; packets already on the wire arrive. A new rate also
-/// applies to the rest of the packet being sent. A shorter delay never lets a packet overtake one
-/// on the wire.
+/// each arriving packet until the link is up again. Packets already on the wire arrive. A new rate
+/// also applies to the remaining part of the packet being sent. After the delay becomes shorter, no
+/// packet overtakes an earlier packet on the wire.
 #[derive(Debug)]
 pub struct Port {
     peer: Target,
@@ -323,7 +325,8 @@ pub struct Port {
     buffer: Option<BufferId>,
     queues: [Fifo; PRIORITIES],
     sending: Option<Transmission>,
-    /// Distinguishes the current transmission's timer from stale ones after a change.
+    /// Number of the current transmission. After a change, it distinguishes the current timer from
+    /// stale timers.
     generation: u32,
     wire: Fifo,
     wire_due_first: Option<RunInstant>,
@@ -340,13 +343,14 @@ struct Transmission {
 
 /// Token of the timer for the arrival of the first packet on the wire.
 const ARRIVE: u32 = 0;
-/// Low bit of the tokens for the end of a transmission; the rest is the generation.
+/// Low bit of the tokens for the end of a transmission. The other bits are the generation.
 const SENT: u32 = 1;
 
 impl Port {
-    /// A port whose packets arrive at `peer`. `random` decides random losses and bit errors.
+    /// Creates a port whose packets arrive at `peer`. `random` decides random losses and bit
+    /// errors.
     ///
-    /// Errors: settings that no port can have.
+    /// Errors: settings that a port cannot have.
     pub fn new(peer: Target, settings: PortSettings, random: RandomStream) -> Result<Self, PortError> {
         Ok(Self {
             peer,
@@ -364,8 +368,8 @@ impl Port {
         })
     }
 
-    /// The same port with its queues in the fabric's shared buffer `buffer`, in addition to their
-    /// limits.
+    /// Returns the same port with its queues in the fabric's shared buffer `buffer`. The queues'
+    /// own limits still apply.
     pub const fn with_buffer(mut self, buffer: BufferId) -> Self {
         self.buffer = Some(buffer);
         self
@@ -393,9 +397,9 @@ impl Port {
         waiting + u64::from(self.sending.is_some()) + u64::from(self.wire.packets())
     }
 
-    /// Changes the port's settings, from now on.
+    /// Changes the port's settings from now on.
     ///
-    /// Errors: settings that no port can have; nothing changes then.
+    /// Errors: settings that a port cannot have; the current settings then stay.
     pub fn handle_settings<Q: EventQueue>(
         &mut self,
         cx: &mut Cx<'_, Q>,
@@ -414,8 +418,8 @@ impl Port {
                 self.drop(cx, p, Drop::LinkDown);
             }
         } else if let (Some(sending), true) = (self.sending, settings.rate != rate_before) {
-            // The remaining share of the packet takes that share of the packet's time at the new
-            // rate.
+            // The remaining share of the packet needs the same share of the packet's transmission
+            // time at the new rate.
             let time = self.serialiser.time(cx.meta(sending.packet).size_bytes);
             let left = u128::from((sending.done_at - cx.now()).as_ps()) * u128::from(time.as_ps())
                 / u128::from(sending.time.as_ps().max(1));
@@ -425,8 +429,8 @@ impl Port {
         Ok(())
     }
 
-    /// Arrival of the next packet: the first on the wire or, if the wire is empty, the one being
-    /// sent.
+    /// Returns the arrival time of the next packet: the first packet on the wire or, if the wire is
+    /// empty, the packet being sent.
     pub(crate) fn next_arrival(&self) -> Option<RunInstant> {
         let sent = self.sending.map(|s| (s.done_at + self.settings.delay).max(self.wire_due_last));
         self.wire_due_first.or(sent)
@@ -448,7 +452,7 @@ impl Port {
         Some(p)
     }
 
-    /// Occupies the serialiser with `p` for the time `left`, of `time` for the whole packet.
+    /// Occupies the serialiser with `p` for `left`, of the whole packet's transmission time `time`.
     #[inline]
     fn transmit<Q: EventQueue>(&mut self, cx: &mut Cx<'_, Q>, p: PacketId, time: Duration, left: Duration) {
         self.generation = self.generation.wrapping_add(1);
@@ -485,7 +489,8 @@ impl Port {
             self.wire.push(cx.all_meta(), p);
         }
         if let Some(next) = self.pop_first(cx) {
-            // While a packet is queued, its `due` field holds the time of its arrival here.
+            // While a packet is queued, its `due` field holds the time at which it arrived at this
+            // port.
             let wait = cx.now() - cx.meta(next).due;
             self.counters.wait_sum.add(wait);
             self.counters.wait_max = self.counters.wait_max.max(wait);

@@ -1,8 +1,8 @@
-//! A switch: the ports towards each destination, and a policy that chooses among several.
+//! A switch: the ports towards each destination, and a policy that chooses one of several ports.
 //!
-//! A switch has no queue (its output ports have) and takes no time. A policy is one file, and one
-//! line in the list of `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sprays packets over
-//! all paths, and so on. A [`PolicyInput`] is a policy's input. Read [`Switch`] first.
+//! A switch has no queue (its output ports have queues) and takes no time. A policy is one file,
+//! and one line in the list of `policies!`: [`ecmp`] keeps a flow on one path, [`rps`] sprays
+//! packets over all paths, and so on. A [`PolicyInput`] is a policy's input. Read [`Switch`] first.
 
 pub mod caps;
 pub mod drill;
@@ -18,7 +18,7 @@ use crate::packet::{Drop, PacketId, PacketMeta};
 use crate::target::Target;
 use anabranch_units::{ByteCount, RandomStream, RunInstant};
 
-/// Input of a policy: a packet with several equally near targets.
+/// Input of a policy: a packet with several targets at equal distance.
 pub struct PolicyInput<'a> {
     /// The fabric's time.
     pub now: RunInstant,
@@ -40,17 +40,18 @@ impl PolicyInput<'_> {
     pub const fn ways(&self) -> &[Target] {
         self.ways
     }
-    /// Bytes queued at a target, without the packet being sent. Cost: a check of every packet
-    /// queued there.
+    /// Returns the bytes queued at a target, without the packet being sent. Cost: a check of every
+    /// packet in that queue.
     pub fn queue(&self, way: Target) -> ByteCount {
         (self.queues)(way)
     }
 }
 
-/// Forwards every packet to a target that its table names for `dst`, with no delay.
+/// Forwards every packet, without delay, to one of the targets that its table lists for `dst`.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// Index in `groups` by destination; a missing entry, or an empty group, is not a route.
+    /// Index in `groups` by destination. A missing entry or an empty group means that there is no
+    /// route.
     group_of: Vec<u16>,
     /// Start of each group in `targets`, with one more entry at the end.
     starts: Vec<u32>,
@@ -59,8 +60,8 @@ pub struct Switch {
 }
 
 /// The list of policies: each is a file with a type that has `drawn` and `choose`, a name in files,
-/// and the field type in a switch. Large states are boxed, so that switches are no larger than
-/// ports, which are in the same array.
+/// and the field type in a switch. Large states are boxed, so that a switch is no larger than a
+/// port, because both are in the same array.
 macro_rules! policies {
     ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal, $holds:ty;)*) => {
         /// Policy for choosing among several targets of a destination.
@@ -71,7 +72,7 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// Index of the target for the packet.
+            /// Returns the index of the target for the packet.
             #[inline]
             fn choose(&mut self, view: &PolicyInput<'_>) -> u32 {
                 match self {
@@ -98,7 +99,7 @@ macro_rules! policies {
                 }
             }
 
-            /// The policy of one switch, with random streams of these names.
+            /// Creates the policy of one switch, with random streams of these names.
             pub fn drawn(self, stream: &dyn Fn(&str) -> RandomStream) -> Policy {
                 match self {
                     $(Self::$name => Policy::$name(<$holds>::from($file::$name::drawn(stream))),)*
@@ -113,21 +114,21 @@ policies! {
     Ecmp: ecmp, "ecmp", ecmp::Ecmp;
     /// By packet: see [`rps::Rps`].
     Rps: rps, "rps", rps::Rps;
-    /// Short flows by packet; long ones by flow while short ones are present: see [`caps::Caps`].
+    /// Short flows by packet; long flows by flow while short flows are present: see [`caps::Caps`].
     Caps: caps, "caps", Box<caps::Caps>;
-    /// By 64 KiB of a flow in turns: see [`presto::Presto`].
+    /// By cell of 64 KiB of a flow, in turns: see [`presto::Presto`].
     Presto: presto, "presto", presto::Presto;
     /// By burst of a flow: see [`letflow::LetFlow`].
     LetFlow: letflow, "letflow", Box<letflow::LetFlow>;
     /// By packet, to the shortest of a few queues: see [`drill::Drill`].
     Drill: drill, "drill", Box<drill::Drill>;
-    /// By flow, with separate paths for short and long ones: see [`freeway::Freeway`].
+    /// By flow, with separate paths for short and long flows: see [`freeway::Freeway`].
     Freeway: freeway, "freeway", Box<freeway::Freeway>;
 }
 
 impl Switch {
-    /// A switch with at most one target for each destination. Destinations beyond the table's end
-    /// have no route.
+    /// Creates a switch with at most one target for each destination. Destinations beyond the
+    /// table's end have no route.
     ///
     /// Panics: if there are more than 65,535 different targets.
     pub fn new(next: Vec<Option<Target>>) -> Self {
@@ -135,8 +136,8 @@ impl Switch {
         Self::with_groups(&groups, Policy::Ecmp(ecmp::Ecmp::new(0)))
     }
 
-    /// A switch that chooses by `policy` among the targets that `by_destination` lists for each
-    /// destination; an empty list is not a route.
+    /// Creates a switch that chooses by `policy` among the targets that `by_destination` lists for
+    /// each destination. An empty list means that there is no route.
     ///
     /// Panics: if there are more than 65,535 different lists.
     pub fn with_groups(by_destination: &[Vec<Target>], policy: Policy) -> Self {
@@ -156,7 +157,8 @@ impl Switch {
 }
 
 impl Switch {
-    /// Paths left unused by short flows, if the policy measures it.
+    /// Statistics of the paths that short flows left unused; `None` if the policy does not measure
+    /// them.
     pub(crate) const fn unused(&self) -> Option<caps::UnusedPathStats> {
         match &self.policy {
             Policy::Caps(policy) => Some(policy.unused()),
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_keeps_long_flows_off_paths_of_short_ones() {
+    fn caps_keeps_long_flows_on_one_path_beside_short() {
         let mut policy = drawn(PolicyKind::Caps);
         let mut at = |us, class| TestInput::at(us).of(&mut policy, packet(5, class), 8);
         assert_eq!(used((0..200).map(|_| at(100, FlowClass::Long))).len(), 8, "no short flow was seen");
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_knows_paths_without_short_flows_in_mixed_samples() {
+    fn caps_counts_paths_without_short_flows() {
         let mut policy = drawn(PolicyKind::Caps);
         let mut at = |us, class| TestInput::at(us).of(&mut policy, packet(5, class), 8);
         let used = used([at(0, FlowClass::Short), at(100, FlowClass::Short)].into_iter());
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn presto_uses_cells_in_turn_where_a_flow_enters() {
+    fn presto_sends_cells_in_turns_at_the_first_switch() {
         let mut policy = drawn(PolicyKind::Presto);
         let mut with = |entropy, hops| {
             let mut meta = packet(5, FlowClass::Unknown).with_entropy(entropy);
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn drill_finds_the_empty_queue_and_stays_there() {
+    fn drill_finds_and_keeps_the_empty_queue() {
         let mut policy = drawn(PolicyKind::Drill);
         let seen = TestInput { us: 0, queues: vec![9, 9, 9, 0, 9, 9] };
         let mut last = 0;
@@ -340,12 +342,13 @@ mod tests {
             assert_eq!(way, chosen(&mut policy, flow, 4));
             flows[way as usize] += 1;
         }
-        // A binomial of 40,000 at 1/4 has a standard deviation of 87; the tolerance is six of them.
+        // The binomial distribution of 40,000 at 1/4 has a standard deviation of 87. The tolerance
+        // is six standard deviations.
         assert!(flows.iter().all(|n| n.abs_diff(10_000) < 520), "{flows:?}");
     }
 
     #[test]
-    fn ecmp_of_different_salts_chooses_independently() {
+    fn ecmp_with_different_salts_chooses_independently() {
         let (mut a, mut b) = (Policy::Ecmp(ecmp::Ecmp::new(1)), Policy::Ecmp(ecmp::Ecmp::new(2)));
         let same = (0..10_000).filter(|&flow| chosen(&mut a, flow, 2) == chosen(&mut b, flow, 2)).count();
         assert!(same.abs_diff(5_000) < 300, "{same}: without it, every layer would send a flow the same way");

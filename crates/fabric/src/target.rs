@@ -9,14 +9,14 @@ pub struct Target(u32);
 const NODE_BIT: u32 = 1 << 31;
 
 impl Target {
-    /// The `index`th element.
+    /// Returns the target of the `index`th element.
     ///
     /// Panics: if the index is 2^31 or more.
     pub const fn element(index: u32) -> Self {
         assert!(index < NODE_BIT);
         Self(index)
     }
-    /// The `index`th node.
+    /// Returns the target of the `index`th node.
     ///
     /// Panics: if the index is 2^31 or more.
     pub const fn node(index: u32) -> Self {
@@ -26,12 +26,12 @@ impl Target {
     pub(crate) const fn raw(self) -> u32 {
         self.0
     }
-    /// Whether this is a node, not an element.
+    /// Returns true if the target is a node, false if it is an element.
     #[inline]
     pub const fn is_node(self) -> bool {
         self.0 & NODE_BIT != 0
     }
-    /// The index among elements or nodes.
+    /// Index among the elements or among the nodes.
     #[inline]
     pub const fn index(self) -> usize {
         (self.0 & !NODE_BIT) as usize

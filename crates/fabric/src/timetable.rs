@@ -1,9 +1,10 @@
-//! Timetables: states that an element takes in turns, each for a fixed time, period after period.
+//! Timetables: states that an element takes in turns, each for a fixed time, repeated in every
+//! period.
 //!
-//! A timetable is computed, not run: an element asks for the slot of an instant and arms a timer
-//! for the end of that slot only while it has work. So an idle element costs no events, and a run
-//! without packets ends. Leaves out: the meaning of a state ([`crate::CircuitSwitch`] has one).
-//! Read [`Timetable`] first.
+//! A timetable is computed and not run: an element looks up the slot of an instant, and arms a
+//! timer for the end of that slot only while it has packets to send. So an idle element costs no
+//! events, and a run without packets ends. Leaves out: the meaning of a state (for example in
+//! [`crate::CircuitSwitch`]). Read [`Timetable`] first.
 
 use anabranch_units::{Duration, RunInstant};
 
@@ -20,31 +21,31 @@ use anabranch_units::{Duration, RunInstant};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timetable<S> {
-    /// The end of each slot within the period, and its state.
+    /// End of each slot within the period, and the slot's state.
     slots: Vec<(Duration, S)>,
     period: Duration,
 }
 
-/// The slot of an instant.
+/// The slot that contains an instant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Slot<'a, S> {
     /// The state during the slot.
     pub state: &'a S,
-    /// The state after it.
+    /// The state in the following slot.
     pub next: &'a S,
-    /// The end of the slot, which belongs to the next one.
+    /// End of the slot. This instant belongs to the following slot.
     pub ends_at: RunInstant,
 }
 
-/// Why slots are not a timetable.
+/// Reason why slots do not form a timetable.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimetableError {
     /// There are no slots.
     Empty,
-    /// A slot has no length.
+    /// The length of a slot is zero.
     EmptySlot {
-        /// The slot's index.
+        /// Index of the slot.
         index: usize,
     },
 }
@@ -60,10 +61,10 @@ impl std::fmt::Display for TimetableError {
 impl std::error::Error for TimetableError {}
 
 impl<S> Timetable<S> {
-    /// The timetable of these slots, which follow each other in this order.
+    /// Creates the timetable of these slots, which follow each other in this order.
     ///
-    /// Errors: no slots, or a slot without length.
-    /// Panics: for a period longer than a [`Duration`] can hold.
+    /// Errors: no slots, or a slot of length zero.
+    /// Panics: if the period is longer than a [`Duration`] can hold.
     pub fn new(slots: Vec<(Duration, S)>) -> Result<Self, TimetableError> {
         if let Some(index) = slots.iter().position(|(length, _)| *length == Duration::ZERO) {
             return Err(TimetableError::EmptySlot { index });
@@ -77,12 +78,12 @@ impl<S> Timetable<S> {
         if slots.is_empty() { Err(TimetableError::Empty) } else { Ok(Self { slots, period }) }
     }
 
-    /// Time from the beginning of one period to the next.
+    /// Duration of a period.
     pub const fn period(&self) -> Duration {
         self.period
     }
 
-    /// The slot at `now`. Cost: O(log n) for n slots.
+    /// Returns the slot that contains `now`. Cost: O(log n) for n slots.
     pub fn at(&self, now: RunInstant) -> Slot<'_, S> {
         let into = Duration::from_ps(now.as_ps() % self.period.as_ps());
         let index = self.slots.partition_point(|(until, _)| *until <= into);
@@ -91,25 +92,25 @@ impl<S> Timetable<S> {
         Slot { state, next, ends_at: now + (*until - into) }
     }
 
-    /// Each slot's length and state, in order.
+    /// Returns the length and the state of each slot, in order.
     pub fn slots(&self) -> impl Iterator<Item = (Duration, &S)> {
         let begins = std::iter::once(Duration::ZERO).chain(self.slots.iter().map(|(until, _)| *until));
         begins.zip(&self.slots).map(|(begin, (until, state))| (*until - begin, state))
     }
 }
 
-/// A timetable that another one can replace at the end of a period.
+/// A timetable that a new timetable can replace at the end of a period.
 #[derive(Clone, Debug)]
 pub(crate) struct Replaceable<S> {
     current: Timetable<S>,
-    /// Beginning of the first period of `current`.
+    /// Time at which the first period of `current` began.
     began_at: RunInstant,
-    /// Timetable that is to follow, with the beginning of its first period.
+    /// Next timetable, with the time at which its first period begins.
     next: Option<(RunInstant, Timetable<S>)>,
 }
 
 impl<S> Replaceable<S> {
-    /// `timetable`, from the beginning of the run.
+    /// Creates the value with `timetable` in force from the beginning of the run.
     pub(crate) const fn new(timetable: Timetable<S>) -> Self {
         Self { current: timetable, began_at: RunInstant::ZERO, next: None }
     }
@@ -119,27 +120,28 @@ impl<S> Replaceable<S> {
         &self.current
     }
 
-    /// Time since the period of `now` began.
+    /// Returns the time since the current period began.
     pub(crate) fn time_in_period(&self, now: RunInstant) -> Duration {
         Duration::from_ps((now.as_ps() - self.began_at.as_ps()) % self.current.period().as_ps())
     }
 
-    /// The slot at `now`, which is before the next timetable's beginning.
+    /// Returns the slot that contains `now`. `now` must be before the beginning of the next
+    /// timetable.
     pub(crate) fn at(&self, now: RunInstant) -> Slot<'_, S> {
         let since = RunInstant::from_ps(now.as_ps() - self.began_at.as_ps());
         let slot = self.current.at(since);
         Slot { ends_at: now + (slot.ends_at - since), ..slot }
     }
 
-    /// Schedules `timetable` to take over at the first period that begins at `from` or later. It
-    /// replaces any timetable that was scheduled before.
+    /// Schedules `timetable` to replace the current one at the first period that begins at `from`
+    /// or later. A timetable that was scheduled before is discarded.
     pub(crate) fn replace(&mut self, from: RunInstant, timetable: Timetable<S>) {
         let into = self.time_in_period(from);
         let begin = if into == Duration::ZERO { from } else { from + (self.current.period() - into) };
         self.next = Some((begin, timetable));
     }
 
-    /// Puts the next timetable into force if its time has come. Returns whether it did.
+    /// Puts the next timetable into force if its first period has begun. Returns true if it did.
     pub(crate) fn turn(&mut self, now: RunInstant) -> bool {
         let Some((begin, timetable)) = self.next.take_if(|(begin, _)| *begin <= now) else { return false };
         (self.current, self.began_at) = (timetable, begin);
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn timetables_follow_each_other_at_ends_of_periods() {
+    fn new_timetable_begins_at_the_end_of_a_period() {
         let us = RunInstant::from_us;
         let timetable = |length, name| Timetable::new(vec![(Duration::from_us(length), name)]).unwrap();
         let mut both = Replaceable::new(timetable(10, "a"));
@@ -177,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// The plain twin walks along the slots from the beginning.
+        /// The plain counterpart walks through the slots from the beginning.
         #[test]
         fn slot_of_an_instant_equals_a_walk(lengths in prop::collection::vec(1u64..9, 1..7), now in 0u64..99) {
             let slots = lengths.iter().enumerate().map(|(n, ps)| (Duration::from_ps(*ps), n)).collect();

@@ -1,16 +1,17 @@
-//! Aalo: coflows that have sent less come first; remaining volumes are unknown.
+//! Aalo: coflows that have sent less are served first; remaining volumes are unknown.
 //!
 //! Source: Chowdhury and Stoica, *Efficient Coflow Scheduling Without Prior Knowledge* (SIGCOMM
-//! 2015), section 4: D-CLAS (discretised coflow-aware least-attained service). A coflow falls from
-//! queue to queue when its sent bytes cross thresholds that grow by a factor. Queues share each
-//! link by weight. Within a queue coflows are in the order of their arrival, and a coflow's flows
-//! share its rate max-min fairly. The rest goes to the next coflow, queue by queue. Differs: queue
-//! i of K, from 1, has weight K - i + 1, where the paper only requires falling weights; a link is
-//! shared among queues with flows there. The paper's coordinator checks every 10 ms; here a coflow
-//! falls when it crosses. If a flow completes before its coflow, its rate goes to flows on its
-//! links in order, shared max-min fairly within a coflow. Shares are recomputed when a flow arrives
-//! or grows, and when a coflow completes or falls. A coflow's sent bytes count as long as it has
-//! flows.
+//! 2015), section 4: D-CLAS (discretised coflow-aware least-attained service). A coflow moves to
+//! the next queue when its sent bytes reach a threshold; thresholds grow by a factor. Queues share
+//! each link by weight. Within a queue, coflows are in the order of their arrival, and the flows of
+//! a coflow share its rate max-min fairly. The remaining rate is left to the next coflow, queue by
+//! queue. Differs: queue i of K, starting at 1, has weight K - i + 1, where the paper only requires
+//! decreasing weights; a link is shared among the queues with flows on the link. The paper's
+//! coordinator checks thresholds every 10 ms; here a coflow changes its queue as soon as it reaches
+//! a threshold. If a flow completes before its coflow, its rate is distributed to flows on its
+//! links in the coflow order, max-min fairly within a coflow. Shares are recomputed when a flow
+//! arrives or grows, and when a coflow completes or changes its queue. The sent bytes of a coflow
+//! are kept as long as it has active flows.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
@@ -26,34 +27,34 @@ const QUEUES_MAX: u32 = 64;
 /// Relative shortfall up to which a coflow counts as at its threshold, because of rounding.
 const AT_THRESHOLD: f64 = 1e-9;
 
-/// Least sent first, in discrete steps.
+/// Aalo's state.
 #[derive(Clone, Debug)]
 pub struct Aalo {
     /// Thresholds between queues.
     thresholds_bits: Vec<f64>,
     coflows: BTreeMap<CoflowId, SentVolume>,
-    /// By flow: position of its coflow in the order, and rate.
+    /// Position of the flow's coflow in the order, and the flow's rate; by flow.
     flows: Vec<(u32, f64)>,
     plan: Plan,
     filling: FillBuffers,
-    /// Time of the next fall of a coflow at the current rates.
+    /// Time at which the next coflow reaches its threshold at the current rates.
     falls: Option<Instant>,
 }
 
 #[derive(Copy, Clone, Debug)]
 struct SentVolume {
-    /// Sent bits at time `since`; the rate `bps` applies from then on.
+    /// Sent bits at time `since`. The rate `bps` applies from `since` on.
     bits: f64,
     bps: f64,
     since: Instant,
     queue: usize,
 }
 
-/// Why a set of queues is invalid.
+/// Reason why a set of queues is invalid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AaloError {
-    /// No queue, or too many.
+    /// There is no queue, or there are too many queues.
     Queues(u32),
     /// The factor does not make thresholds grow.
     Factor(u32),
@@ -73,7 +74,8 @@ impl fmt::Display for AaloError {
 impl std::error::Error for AaloError {}
 
 impl Default for Aalo {
-    /// As in the paper: 10 queues, thresholds from 10 MB on that grow by a factor of 10.
+    /// Creates the paper's queues: 10 queues with thresholds that start at 10 MB and grow by a
+    /// factor of 10.
     fn default() -> Self {
         Self::new(10, ByteCount::new(10_000_000), 10).expect("within limits")
     }
@@ -87,8 +89,8 @@ impl SentVolume {
 }
 
 impl Aalo {
-    /// A set of `queues` queues. A coflow leaves the first queue after the threshold `first`, and
-    /// each further one at `factor` times the previous threshold.
+    /// Creates `queues` queues. A coflow leaves the first queue at the threshold `first`, and each
+    /// further queue at `factor` times the previous threshold.
     ///
     /// Errors: see [`AaloError`].
     pub fn new(queues: u32, first: ByteCount, factor: u32) -> Result<Self, AaloError> {
@@ -112,13 +114,13 @@ impl Aalo {
         })
     }
 
-    /// Queue, from 0, of a coflow with active flows at the last decision.
+    /// Returns the queue, starting at 0, that a coflow with active flows had at the last decision.
     pub fn queue(&self, coflow: CoflowId) -> Option<usize> {
         self.coflows.get(&coflow).map(|sent| sent.queue)
     }
 
-    /// Updates the sent bytes and the queue of each coflow. Returns their order: by queue, then by
-    /// arrival.
+    /// Updates the sent bytes and the queue of each coflow. Returns the order of coflows: by queue,
+    /// then by arrival.
     fn order(&mut self, active: &ActiveFlows) -> Vec<(usize, CoflowId)> {
         let was = std::mem::take(&mut self.coflows);
         let mut order: Vec<(usize, Instant, CoflowId)> = Vec::new();
@@ -127,7 +129,7 @@ impl Aalo {
             let left_bits: f64 = active.flows_of(coflow).iter().map(|id| active.remaining_bits(*id)).sum();
             let bits = all_bits - left_bits;
             let crossed = |threshold: &f64| bits >= threshold * (1.0 - AT_THRESHOLD);
-            // The name may have been reused by a new coflow since.
+            // The coflow id may have been reused by a new coflow since then.
             let was = was.get(&coflow).filter(|was| arrived <= was.since).map_or(0, |was| was.queue);
             let queue = self.thresholds_bits.partition_point(crossed).max(was);
             self.coflows.insert(coflow, SentVolume { bits, bps: 0.0, since: active.now(), queue });
@@ -185,12 +187,12 @@ impl Aalo {
         }
     }
 
-    /// Time at which the first coflow reaches a threshold.
+    /// Returns the time at which the first coflow reaches a threshold.
     fn first_fall(&self) -> Option<Instant> {
         let falls = |sent: &SentVolume| {
             let threshold = self.thresholds_bits.get(sent.queue)?;
             let ps = ((threshold - sent.bits).max(0.0) / sent.bps * 1e12).ceil();
-            // Also covers coflows without progress: the time is NaN or infinite.
+            // The condition also excludes coflows without progress, whose time is NaN or infinite.
             (ps < 1e19).then(|| sent.since + Duration::from_ps(ps as u64))
         };
         self.coflows.values().filter_map(falls).min()
@@ -198,8 +200,8 @@ impl Aalo {
 }
 
 impl Allocator for Aalo {
-    /// Cost: when shares are recomputed, some walks along the routes of all active flows; otherwise
-    /// the flows on the links of completed ones, and the number of coflows.
+    /// Cost: when shares are recomputed, some passes over the routes of all active flows; otherwise
+    /// the flows on the links of completed flows, and the number of coflows.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let now = active.now();
         let has_gone = |id: &FlowId| active.flows_of(active.coflow(*id)).is_empty();
@@ -210,7 +212,8 @@ impl Allocator for Aalo {
             let mut add = |active: &ActiveFlows, id: FlowId, more_bps: f64| {
                 let sent = coflows.get_mut(&active.coflow(id)).expect("it has active flows");
                 sent.settle(now);
-                // Rounding may make the rate negative, which would cause an immediate fall.
+                // Rounding may make the rate negative, which would move the coflow to the next
+                // queue at once.
                 sent.bps = (sent.bps + more_bps).max(0.0);
             };
             for id in &event.completed {
@@ -245,7 +248,7 @@ mod tests {
     use crate::testing::{keeps_the_laws, networks, on_one_link};
     use proptest::prelude::*;
 
-    /// Checks that coflows fall exactly at their thresholds.
+    /// Checks that coflows change their queue exactly at the thresholds.
     struct ThresholdCheck {
         inner: Aalo,
         /// Changes of queues: coflow, queue and time.
@@ -303,15 +306,16 @@ mod tests {
 
     #[test]
     fn queues_share_by_weight_and_serve_in_arrival_order() {
-        // At 1 Mb/s the first is in the second queue after 1000 bytes, 8 ms, when the second
-        // arrives and gets 4/7.
+        // At 1 Mb/s the first coflow enters the second queue after 1000 bytes, at 8 ms. The second
+        // coflow arrives at this time and gets 4/7 of the rate.
         let (network, flows) = on_one_link(&[(10_000, 0), (5_000, 8), (5_000, 9)]);
         let mut watched = ThresholdCheck::new(small());
         let outcome = run(&network, &flows, &mut watched).expect("it ends");
         let at = |us: u64| Instant::ZERO + Duration::from_us(us);
-        // The second falls after 8000 bits at 4/7 Mb/s, 14 ms; then the third gets 4/7 and falls 14
-        // ms later. The first has moved 8000 + 12,000 bits by then and gets the whole link, as it
-        // arrived first; the other two have 32,000 bits left each.
+        // The second coflow reaches its threshold after 8000 bits at 4/7 Mb/s, which takes 14 ms.
+        // Then the third coflow gets 4/7 and reaches its threshold 14 ms later. The first coflow
+        // has moved 8000 + 12,000 bits by then and gets the whole link, as it arrived first; the
+        // second and third coflow have 32,000 bits left each.
         let fell: Vec<_> = watched.fell.iter().map(|(coflow, queue, at)| (coflow.0, *queue, *at)).collect();
         assert_eq!(fell, [(0, 1, at(8_000)), (1, 1, at(22_000)), (2, 1, at(36_000))]);
         let done: Vec<_> = outcome.flows.iter().map(|flow| flow.completed).collect();
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_are_no_queues_is_refused() {
+    fn invalid_queues_are_refused() {
         let first = ByteCount::new(1);
         assert!(Aalo::new(1, first, 2).is_ok() && Aalo::new(QUEUES_MAX, first, 2).is_ok());
         let error = |queues, first, factor| Aalo::new(queues, first, factor).expect_err("refused");

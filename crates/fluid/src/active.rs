@@ -1,9 +1,9 @@
-//! The active flows: the remaining volume and rate of each, and the next completion.
+//! The active flows: the remaining volume and the rate of each flow, and the next completion.
 //!
-//! A decision costs as much as it changes. A flow's volume is updated only when its rate changes,
-//! completions wait in a heap, and each link and each coflow keeps a list of its flows.
-//! [`crate::run`] advances it in virtual time; a program that sets rates of real flows advances it
-//! by a real clock.
+//! The cost of a decision is proportional to its changes. A flow's volume is updated only when its
+//! rate changes, completions wait in a heap, and each link and each coflow has a list of its flows.
+//! [`crate::run`] advances the active flows in virtual time; a program that sets the rates of real
+//! flows advances them by a real clock.
 
 use crate::allocator::{Allocator, Event};
 use crate::network::{CoflowId, FlowId, LinkId, Network, NetworkError};
@@ -13,31 +13,31 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 
-/// Remaining transfer time within which a flow counts as complete: times are whole picoseconds, and
-/// volumes are rounded in between.
+/// A flow counts as complete if its remaining transfer time is at most this duration. Times are
+/// whole picoseconds, and volumes are rounded in between.
 pub(crate) const COMPLETE_WITHIN: Duration = Duration::from_ps(10);
-/// Relative rounding error of a link's rate: the load may exceed the rate by it, and less than it
-/// does not count as left.
+/// Relative rounding error of a link's rate. The load may exceed the rate by this error, and a
+/// smaller unused rate counts as 0.
 pub const ROUNDING: f64 = 1e-9;
-/// A decision that changes more than one in this many flows counts as large.
+/// A decision counts as large if it changes more than one in `MANY` flows.
 const MANY: usize = 16;
-/// Number of changes after which link loads are summed from scratch, so that rounding errors do not
+/// Number of changes after which link loads are summed again, so that rounding errors do not
 /// accumulate.
 const CHANGES_MAX: usize = 1 << 16;
 
-/// Active flows of a network.
+/// The active flows of a network.
 #[derive(Clone, Debug)]
 pub struct ActiveFlows {
     network: Network,
     now: Instant,
     slots: Vec<Slot>,
-    /// Free slots for new flows.
+    /// Ids for new flows.
     free: Vec<FlowId>,
     /// Number of flows inserted so far.
     inserted: u64,
     ids: Vec<FlowId>,
-    /// Completion times at the current rates, in the order of `ids`; [`Instant::MAX`] for a flow
-    /// that never completes.
+    /// Completion times at the current rates, in the order of `ids`. A flow that never completes
+    /// has [`Instant::MAX`].
     completes_at: Vec<Instant>,
     links: Vec<Link>,
     coflows: BTreeMap<CoflowId, Group>,
@@ -51,16 +51,16 @@ struct Slot {
     coflow: CoflowId,
     arrived: Instant,
     volume_bits: f64,
-    /// Remaining bits at time `since`; the rate `bps` applies from then on.
+    /// Remaining bits at time `since`. The rate `bps` applies from `since` on.
     remaining_bits: f64,
     bps: f64,
     since: Instant,
     hops: SmallVec<[Hop; 2]>,
-    /// Index in the list of all flows.
+    /// Index in `ids`.
     place: u32,
-    /// Number of flows inserted before.
+    /// Number of flows inserted before this flow.
     serial: u64,
-    /// Number of changes of the rate, which identifies stale completions.
+    /// Number of changes of the rate. It identifies stale completions.
     changes: u32,
 }
 
@@ -88,7 +88,7 @@ impl Link {
 #[derive(Clone, Debug)]
 struct Group {
     arrived: Instant,
-    /// Total volume of all its flows so far.
+    /// Total volume of all flows of the coflow so far.
     volume_bits: f64,
     /// Active flows in the order of insertion.
     flows: Vec<FlowId>,
@@ -106,29 +106,30 @@ struct DecisionChanges {
 /// Completions at the current rates.
 #[derive(Clone, Debug)]
 enum Completions {
-    /// Time, flow, and its number of changes at that time. An entry with an older number is stale.
+    /// Time, flow, and the flow's number of changes when the entry was added. An entry with an
+    /// older number is stale.
     Heap(BinaryHeap<Reverse<(Instant, FlowId, u32)>>),
     /// After a large decision: updating the heap would cost more than searching all flows for the
     /// first completion.
     Scan,
 }
 
-/// Why a decision is invalid.
+/// Reason why a decision is invalid.
 #[derive(Copy, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DecisionError {
-    /// A flow got an invalid rate.
+    /// The allocator gave a flow an invalid rate.
     Rate {
-        /// The flow.
+        /// Flow.
         flow: FlowId,
-        /// The rate, in bits per second.
+        /// Rate in bits per second.
         bps: f64,
     },
-    /// The flows of a link exceed its rate.
+    /// The flows of a link exceed the link's rate.
     Overload {
-        /// The link.
+        /// Link.
         link: LinkId,
-        /// Sum of its flows' rates, in bits per second.
+        /// Sum of the rates of the link's flows, in bits per second.
         bps: f64,
     },
 }
@@ -147,7 +148,7 @@ impl Slot {
     fn remaining_bits(&self, now: Instant) -> f64 {
         (self.remaining_bits - self.bps * now.saturating_since(self.since).as_secs_f64()).max(0.0)
     }
-    /// Time of its completion.
+    /// Returns the time at which the flow completes.
     fn completes_at(&self) -> Instant {
         let ps = (self.remaining_bits / self.bps * 1e12).ceil();
         if ps < u64::MAX as f64 { self.since + Duration::from_ps(ps as u64) } else { Instant::MAX }
@@ -155,7 +156,7 @@ impl Slot {
 }
 
 impl ActiveFlows {
-    /// No flows, at time 0.
+    /// Creates an instance without flows, at time 0.
     pub fn new(network: Network) -> Self {
         let link = |id| Link::new(network.rate(LinkId(id)));
         Self {
@@ -182,8 +183,8 @@ impl ActiveFlows {
         self.links.push(Link::new(rate));
         Ok(id)
     }
-    /// Sets a link's rate for the next decision. If it changes, its flows count as grown by 0 bits,
-    /// so that allocators recompute their rates.
+    /// Sets a link's rate for the next decision. If the rate changes, each flow of the link counts
+    /// as grown by 0 bits, so that allocators recompute its rate.
     ///
     /// Errors: [`NetworkError::NoRate`].
     /// Panics: if the link does not exist.
@@ -197,17 +198,17 @@ impl ActiveFlows {
         Ok(())
     }
 
-    /// Advances to a later instant; flows move at the current rates.
+    /// Advances the time to a later instant. Flows move at the current rates.
     ///
-    /// Panics: if the instant is earlier.
+    /// Panics: if the instant is in the past.
     pub fn advance(&mut self, now: Instant) {
         assert!(now >= self.now, "time does not go back");
         self.now = now;
     }
 
-    /// Adds a flow, without a rate yet.
+    /// Adds a flow with rate 0, and returns its id.
     ///
-    /// Panics: if the route is empty, or has a link twice or one that does not exist.
+    /// Panics: if the route is empty, contains a link twice or contains a link that does not exist.
     pub fn insert(&mut self, coflow: CoflowId, route: &[LinkId], volume: ByteCount) -> FlowId {
         let is_twice = route.iter().enumerate().any(|(at, link)| route[..at].contains(link));
         assert!(!route.is_empty() && !is_twice, "a route crosses at least one link, and each once");
@@ -248,7 +249,7 @@ impl ActiveFlows {
         id
     }
 
-    /// Adds to the volume of an active flow.
+    /// Increases the volume of an active flow.
     pub fn grow(&mut self, id: FlowId, volume: ByteCount) {
         let bits = 8.0 * volume.as_u64() as f64;
         self.settle(id);
@@ -260,7 +261,7 @@ impl ActiveFlows {
         self.event.grown.push((id, bits));
     }
 
-    /// Removes a flow, complete or not. Its name stays valid until the next decision.
+    /// Removes a flow, complete or incomplete. The flow's id stays valid until the next decision.
     pub fn remove(&mut self, id: FlowId) {
         self.write_bps(id, 0.0);
         let slot = &mut self.slots[id.0 as usize];
@@ -289,8 +290,8 @@ impl ActiveFlows {
         self.event.completed.push(id);
     }
 
-    /// Removes a flow that is aborted: its unsent volume is subtracted from its coflow. Otherwise
-    /// as [`ActiveFlows::remove`].
+    /// Removes an aborted flow, and subtracts its unsent volume from the volume of its coflow. See
+    /// [`ActiveFlows::remove`].
     pub fn withdraw(&mut self, id: FlowId) {
         let left_bits = self.remaining_bits(id);
         let coflow = self.slots[id.0 as usize].coflow;
@@ -298,16 +299,16 @@ impl ActiveFlows {
         self.remove(id);
     }
 
-    /// Corrects the remaining volume of a flow, as reported by its sender.
+    /// Sets the remaining volume of a flow, as reported by the flow's sender.
     pub fn observe(&mut self, id: FlowId, remaining: ByteCount) {
         let slot = &mut self.slots[id.0 as usize];
         (slot.remaining_bits, slot.since) = (8.0 * remaining.as_u64() as f64, self.now);
         self.schedule(id);
     }
 
-    /// Lets the allocator set rates, given all events since its last decision.
+    /// Calls the allocator with all events since its last decision. The allocator sets rates.
     ///
-    /// Errors: see [`DecisionError`]; the allocator's rates stay in force.
+    /// Errors: see [`DecisionError`]. The allocator's rates stay in force.
     pub fn decide(&mut self, allocator: &mut impl Allocator) -> Result<(), DecisionError> {
         let mut event = std::mem::take(&mut self.event);
         allocator.allocate(&event, self);
@@ -318,30 +319,32 @@ impl ActiveFlows {
         self.settle_changes()
     }
 
-    /// A copy for a decision elsewhere, which takes over the events since the last decision; they
-    /// are cleared here. [`ActiveFlows::adopt`] brings its rates back.
+    /// Returns a copy for a decision outside of this instance. The copy takes over the events since
+    /// the last decision; they are cleared in this instance. [`ActiveFlows::adopt`] adopts the
+    /// rates of the copy.
     pub fn fork(&mut self) -> Self {
         let copy = self.clone();
         let mut event = std::mem::take(&mut self.event);
-        // New flows may reuse these names. The name of a flow that is active in the copy is not
-        // reused before the next decision.
+        // New flows may reuse the ids of completed flows. The id of a flow that is active in the
+        // copy is not reused before the next decision.
         self.free.append(&mut event.completed);
         copy
     }
 
-    /// Adopts the rates decided on a copy for flows that are still active. Newer flows keep no
-    /// rate, and events since then stay pending for the next decision.
+    /// Adopts the rates decided on a copy for flows that are still active. Flows inserted after the
+    /// copy was made have no rate, and events since then stay pending for the next decision.
     pub fn adopt(&mut self, decided: &Self) {
         for id in &decided.ids {
             if self.is_active(*id) {
                 self.set_bps(*id, decided.bps(*id));
             }
         }
-        // A link whose rate has changed since may be overloaded: the next decision corrects that.
+        // A link whose rate has changed since the copy was made may be overloaded. The next
+        // decision corrects the overload.
         let _ = self.settle_changes();
     }
 
-    /// Whether this is an active flow.
+    /// Returns true if the flow is active.
     pub fn is_active(&self, id: FlowId) -> bool {
         let place = self.slots.get(id.0 as usize).map(|slot| slot.place as usize);
         place.is_some_and(|place| self.ids.get(place) == Some(&id))
@@ -370,7 +373,7 @@ impl ActiveFlows {
         changed.error.take().or(overload).map_or(Ok(()), Err)
     }
 
-    /// Time of the first completion at the current rates.
+    /// Returns the time of the first completion at the current rates.
     pub fn next_completion(&mut self) -> Option<Instant> {
         let Self { completions, slots, completes_at, .. } = self;
         let first = match completions {
@@ -387,7 +390,7 @@ impl ActiveFlows {
         first.filter(|at| *at < Instant::MAX)
     }
 
-    /// Removes and returns the flows that are complete now.
+    /// Removes the flows that are complete now, and returns their ids.
     pub fn complete(&mut self) -> Vec<FlowId> {
         let until = self.now + COMPLETE_WITHIN;
         let Self { completions, slots, ids, completes_at, .. } = self;
@@ -421,7 +424,7 @@ impl ActiveFlows {
         self.completions = Completions::Heap(all.map(entry).collect());
     }
 
-    /// Sets a flow's rate in bits per second until the next change.
+    /// Sets a flow's rate in bits per second. The rate stays until the next call.
     pub fn set_bps(&mut self, id: FlowId, bps: f64) {
         if !(bps >= 0.0 && bps.is_finite()) {
             self.changed.error.get_or_insert(DecisionError::Rate { flow: id, bps });
@@ -482,83 +485,84 @@ impl ActiveFlows {
         self.changed.since_summed = 0;
     }
 
-    /// Current time.
+    /// Returns the current time.
     pub const fn now(&self) -> Instant {
         self.now
     }
-    /// The network.
+    /// Returns the network.
     pub const fn network(&self) -> &Network {
         &self.network
     }
-    /// All active flows, in an arbitrary order that is the same in every run.
+    /// Returns the ids of all active flows, in an arbitrary order that is the same in every run.
     pub fn ids(&self) -> &[FlowId] {
         &self.ids
     }
-    /// Upper bound of active flows' numbers: the size of a table by flow.
+    /// Returns an upper bound of the active flows' indices: the required size of a table indexed by
+    /// flow.
     pub const fn ids_end(&self) -> usize {
         self.slots.len()
     }
-    /// Coflows with active flows, by name.
+    /// Returns the coflows with active flows, ordered by id.
     pub fn coflows(&self) -> impl Iterator<Item = CoflowId> {
         self.coflows.keys().copied()
     }
-    /// Active flows of a coflow, in the order of insertion.
+    /// Returns the active flows of a coflow, in the order of insertion.
     pub fn flows_of(&self, coflow: CoflowId) -> &[FlowId] {
         self.coflows.get(&coflow).map_or(&[], |group| &group.flows)
     }
-    /// Number of flows inserted before this one. Names are reused and give no order.
+    /// Returns the number of flows inserted before this flow. Ids are reused and give no order.
     pub fn serial(&self, id: FlowId) -> u64 {
         self.slots[id.0 as usize].serial
     }
-    /// Arrival of a coflow with active flows, and the total volume of its flows since then, in
-    /// bits.
+    /// Returns the arrival of a coflow with active flows, and the total volume of the coflow's
+    /// flows since then, in bits.
     pub fn coflow_so_far(&self, coflow: CoflowId) -> Option<(Instant, f64)> {
         self.coflows.get(&coflow).map(|group| (group.arrived, group.volume_bits))
     }
-    /// The active flows on a link, in an arbitrary order.
+    /// Returns the active flows on a link, in an arbitrary order.
     pub fn flows_on(&self, link: LinkId) -> &[FlowId] {
         &self.links[link.0 as usize].flows
     }
-    /// Links whose flows' rates have changed since the last decision, including links of removed
-    /// flows.
+    /// Returns the links on which the rate of a flow has changed since the last decision, including
+    /// the links of removed flows.
     pub fn changed_links(&self) -> &[LinkId] {
         &self.changed.links
     }
-    /// The links of a flow's route.
+    /// Returns the links of a flow's route.
     pub fn route(&self, id: FlowId) -> impl ExactSizeIterator<Item = LinkId> {
         self.slots[id.0 as usize].hops.iter().map(|hop| hop.link)
     }
-    /// The coflow of a flow.
+    /// Returns the coflow of a flow.
     pub fn coflow(&self, id: FlowId) -> CoflowId {
         self.slots[id.0 as usize].coflow
     }
-    /// Arrival of a flow.
+    /// Returns the time of a flow's arrival.
     pub fn arrived(&self, id: FlowId) -> Instant {
         self.slots[id.0 as usize].arrived
     }
-    /// Total volume of a flow, in bits.
+    /// Returns the total volume of a flow, in bits.
     pub fn volume_bits(&self, id: FlowId) -> f64 {
         self.slots[id.0 as usize].volume_bits
     }
-    /// Remaining volume of a flow, in bits.
+    /// Returns the remaining volume of a flow, in bits.
     pub fn remaining_bits(&self, id: FlowId) -> f64 {
         self.slots[id.0 as usize].remaining_bits(self.now)
     }
-    /// Rate of a flow, in bits per second.
+    /// Returns the rate of a flow, in bits per second.
     pub fn bps(&self, id: FlowId) -> f64 {
         self.slots[id.0 as usize].bps
     }
-    /// Rate of a link, in bits per second.
+    /// Returns the rate of a link, in bits per second.
     pub fn rate_bps(&self, link: LinkId) -> f64 {
         self.links[link.0 as usize].rate_bps
     }
-    /// Unused rate of a link, in bits per second; 0 if it is only a rounding error.
+    /// Returns the unused rate of a link, in bits per second, or 0 if it is only a rounding error.
     pub fn left_bps(&self, link: LinkId) -> f64 {
         let link = &self.links[link.0 as usize];
         let left_bps = link.rate_bps - link.load_bps;
         if left_bps > link.rate_bps * ROUNDING { left_bps } else { 0.0 }
     }
-    /// Unused rate along a flow's route, in bits per second.
+    /// Returns the unused rate along a flow's route, in bits per second.
     pub fn most_bps(&self, id: FlowId) -> f64 {
         self.route(id).map(|link| self.left_bps(link)).fold(f64::INFINITY, f64::min)
     }

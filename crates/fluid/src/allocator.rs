@@ -1,4 +1,4 @@
-//! Allocators, which set the rates of flows.
+//! Interface of rate allocators.
 
 use crate::active::ActiveFlows; // tidy-allow: circle, a trait and its argument
 use crate::network::FlowId;
@@ -7,25 +7,25 @@ use anabranch_units::Instant;
 /// Events since the last decision.
 #[derive(Clone, Debug, Default)]
 pub struct Event {
-    /// New flows, in the order of arrival.
+    /// Ids of new flows, in the order of arrival.
     pub arrived: Vec<FlowId>,
-    /// Flows with an increased volume, and the increase in bits.
+    /// Ids of flows whose volume has increased, and the increase in bits.
     pub grown: Vec<(FlowId, f64)>,
-    /// Removed flows. Their names stay valid for this decision.
+    /// Ids of removed flows. They stay valid for this decision.
     pub completed: Vec<FlowId>,
 }
 
-/// Sets the rates of flows whenever one arrives, grows or completes. It sees the active flows, and
-/// no future ones.
+/// An allocator sets the rates of flows after every arrival, growth or completion of a flow. It
+/// knows the active flows, but no future flows.
 ///
-/// The rates on a link must not exceed the link's rate, apart from rounding; otherwise
+/// The sum of the rates on a link must not exceed the link's rate, apart from rounding; otherwise
 /// [`ActiveFlows::decide`] fails.
 pub trait Allocator {
-    /// Sets rates with [`ActiveFlows::set_bps`]. A flow keeps its rate until the next change; a new
-    /// flow has none.
+    /// Sets rates with [`ActiveFlows::set_bps`]. A flow keeps its rate until the allocator changes
+    /// it; a new flow has rate 0.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows);
 
-    /// Time at which the allocator wants to decide again without an event.
+    /// Returns the time at which the allocator wants to decide again if no event happens before.
     fn next_decision(&self, active: &ActiveFlows) -> Option<Instant> {
         let _ = active;
         None

@@ -1,36 +1,37 @@
-//! Recorded coflows in the format of the coflow benchmark (github.com/coflow/coflow-benchmark).
+//! Parser of recorded coflows in the format of the coflow benchmark
+//! (github.com/coflow/coflow-benchmark).
 //!
-//! The first line has the numbers of ports and coflows. Each further line is a coflow: its number,
-//! its arrival in milliseconds, the number of mappers and the port of each, the number of reducers
-//! and `PORT:MEGABYTES` of each. Every reducer receives the same amount from each mapper. A
-//! megabyte is 2^20 bytes, as in the benchmark's simulator.
+//! The first line contains the number of ports and the number of coflows. Each further line
+//! describes a coflow: its number, its arrival in milliseconds, the number of mappers and the port
+//! of each mapper, the number of reducers and `PORT:MEGABYTES` of each reducer. A reducer receives
+//! the same amount from each mapper. A megabyte is 2^20 bytes, as in the benchmark's simulator.
 
 use crate::network::{CoflowId, Flow, Network};
 use anabranch_units::{ByteCount, Duration, Instant};
 use std::fmt;
 use std::str::FromStr;
 
-/// Maximum number of ports in a trace.
+/// Maximum number of ports of a trace.
 pub const PORTS_MAX: u32 = 1 << 16;
-/// Maximum number of flows read.
+/// Maximum number of flows of a trace.
 pub const FLOWS_MAX: usize = 1 << 22;
 const MEGABYTE: f64 = 1_048_576.0;
 
-/// A trace on a [`Network::big_switch`] of `ports` ports.
+/// A trace on a [`Network::big_switch`] with `ports` ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// Number of ports of the switch.
     pub ports: u32,
-    /// Flows of all coflows, which have the trace's numbers.
+    /// Flows of all coflows. The coflow ids are the numbers in the trace.
     pub flows: Vec<Flow>,
 }
 
-/// Location and reason of an error in a trace.
+/// Line and reason of an error in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// Line number, from 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// Reason, in one line.
+    /// Reason on one line.
     pub reason: String,
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for TraceError {
 }
 impl std::error::Error for TraceError {}
 
-/// The words of a line, from left to right.
+/// Iterator over the words of a line.
 struct Words<'a> {
     left: std::str::SplitAsciiWhitespace<'a>,
 }
@@ -135,7 +136,7 @@ mod tests {
     use crate::network::LinkId;
 
     #[test]
-    fn every_reducer_gets_as_much_from_each_mapper() {
+    fn reducer_volume_is_split_evenly_among_mappers() {
         let trace =
             parse("3 2\n7 20 2 0 2 1 1:3.0\n8 40 1 1 2 0:1.5 2:0\n", usize::MAX).expect("well written");
         assert_eq!((trace.ports, trace.flows.len()), (3, 4));
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn invalid_lines_are_reported_with_their_number() {
         for (text, said) in [
             ("", "line 1: the trace is empty"),
             ("0 1", "line 1: 0 ports: must be 1 to 65536"),

@@ -1,25 +1,25 @@
-//! Certified lower bounds on the sum of coflow completion times: no schedule is faster.
+//! Certified lower bounds of the sum of coflow completion times: no schedule has a lower sum.
 //!
-//! A schedule here may know all flows in advance, choose any rates that overload no link, and
-//! change them at any time. Five relaxations, each proved where it is implemented:
+//! A schedule may know all flows in advance, may choose any rates that overload no link, and may
+//! change rates at any time. There are five relaxations; each is proved where it is implemented:
 //!
 //! 1. *Alone*: a coflow with all links to itself is not faster than its slowest link
 //!    ([`Bound::alone_s`]).
-//! 2. *Links*: each coflow is counted on one link, where shortest remaining time first is optimal
-//!    ([`Bound::links_s`]).
+//! 2. *Links*: each coflow is counted on a single link, where shortest remaining time first is
+//!    optimal ([`Bound::links_s`]).
 //! 3. *Prices*: time on links has a price, and each coflow chooses its completion and its use of
-//!    links by itself. The sum of their payments less the price of all time is a bound for any
-//!    prices ([`Bound::prices_s`]). The best prices solve a time-indexed linear program; they are
-//!    approached by ascent, and every step gives a bound.
+//!    links independently. The sum of the coflows' payments minus the price of all time is a bound
+//!    for any prices ([`Bound::prices_s`]). The best prices solve a time-indexed linear program;
+//!    they are approached by ascent, and every step gives a bound.
+//! 4. *Cases*: a coflow completes either by an instant or after it. The two cases have different
+//!    prices, and a bound that holds in both cases is a bound ([`Bound::cases_s`]).
+//! 5. *Orders*: with a small number of coflows, each coflow waits for earlier completions
+//!    ([`Bound::orders_s`]). This relaxation is a linear program.
 //!
-//! 4. *Cases*: a coflow completes by an instant or after it; each case has different prices, and a
-//!    bound in both cases is a bound ([`Bound::cases_s`]).
-//! 5. *Orders*: with a small number of coflows, each waits for earlier completions
-//!    ([`Bound::orders_s`]). This is a linear program.
-//!
-//! Prices consider all links at once; the links relaxation considers that a machine serves one job
-//! after the other, and is exact on one link. Flows count by their volume on links only: that a
-//! flow uses all links of its route at the same instant is ignored.
+//! The prices relaxation considers all links at once. The links relaxation considers that a link
+//! serves one job after another, and is exact on a single link. All relaxations consider only the
+//! volumes of flows on links: they ignore that a flow uses all links of its route at the same
+//! instant.
 //!
 //! Entry point: [`total`] returns a [`Bound`].
 
@@ -33,50 +33,53 @@ use crate::network::{CoflowId, Flow, LinkId, Network};
 use crate::run::{RunError, check};
 use std::collections::BTreeMap;
 
-/// Relative rounding error of a sum, subtracted from every bound. A sum of 2^20 terms is exact to
-/// 2^-33.
+/// Relative rounding error of a sum, which is subtracted from every bound. A sum of 2^20 terms has
+/// a relative error of at most 2^-33.
 const ROUNDING: f64 = 1e-9;
-/// Relative error of a linear program's solver.
+/// Relative error of the solver of linear programs.
 const SOLVER_ROUNDING: f64 = 1e-6;
 
 /// Effort of the search for prices.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Number of times that intervals are split where it may help, each adding half as many; there
-    /// are at most 4,096.
+    /// Number of passes that split intervals. Each pass adds at most half as many intervals; the
+    /// maximum is 4,096 intervals.
     pub splits: u32,
-    /// Steps of ascent before the first split, and after each.
+    /// Number of steps of ascent before the first split, and after each split.
     pub steps: u32,
-    /// Number of times that a case is split in two, each with a third of these steps. One more case
-    /// than that is kept, each with its prices.
+    /// Number of times that a case is split into two cases. Each new case gets a third of the
+    /// steps. `branches` + 1 cases are kept in memory, each with its prices.
     pub branches: u32,
 }
 
 impl Default for Effort {
-    /// Takes less than a minute on the coflow benchmark's trace of an hour.
+    /// Takes less than a minute for the one-hour trace of the coflow benchmark.
     fn default() -> Self {
         Self { splits: 6, steps: 150, branches: 30 }
     }
 }
 
-/// Lower bounds for any schedule, in seconds: sums over coflows of the time from the first flow's
-/// arrival to the last flow's completion. Rounding errors are subtracted.
+/// Lower bounds for any schedule, in seconds. A bound is for the sum, over coflows, of the time
+/// from the first flow's arrival to the last flow's completion. Rounding errors are subtracted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
     /// Number of coflows.
     pub coflows: usize,
-    /// Bound with each coflow alone.
+    /// Bound if each coflow is alone.
     pub alone_s: f64,
-    /// Bound with each coflow on a single link, which it shares with the coflows assigned to it.
+    /// Bound if each coflow uses a single link, which it shares with the coflows assigned to the
+    /// link.
     pub links_s: f64,
-    /// Link of each coflow in that bound; `None` for a coflow without volume.
+    /// Link of each coflow in `links_s`; `None` for a coflow without volume.
     pub assignment: BTreeMap<CoflowId, Option<LinkId>>,
-    /// Bound with links used at the best prices found, rather than in turns.
+    /// Bound if coflows pay for links, at the best prices found.
     pub prices_s: f64,
-    /// The same with some coflows split into cases, the lower of each pair.
+    /// Bound like `prices_s`, with some coflows split into two cases. Of two cases the lower bound
+    /// counts.
     pub cases_s: f64,
-    /// Bound with coflows ordered on each link separately; `None` with more than ten. It relies on
-    /// a solver, whose answer is assumed to be right to a millionth.
+    /// Bound if coflows are ordered on each link separately; `None` with more than ten coflows, or
+    /// if the solver fails. The solver's result is assumed to have a relative error of at most a
+    /// millionth.
     pub orders_s: Option<f64>,
 }
 
@@ -96,7 +99,8 @@ pub enum Relaxation {
 }
 
 impl Bound {
-    /// The best bound and its relaxation; among equal ones the simplest.
+    /// Returns the best bound and its relaxation. Of equal bounds, the simplest relaxation is
+    /// returned.
     pub fn total_s(&self) -> (f64, Relaxation) {
         let all = [
             (self.alone_s, Relaxation::Alone),
@@ -109,32 +113,33 @@ impl Bound {
             .reduce(|best, next| if next.0 > best.0 { next } else { best })
             .expect("there are five")
     }
-    /// The best bound on the mean; 0 without coflows.
+    /// Returns the best bound of the mean; 0 without coflows.
     pub fn mean_s(&self) -> f64 {
         self.total_s().0 / self.coflows.max(1) as f64
     }
 }
 
-/// Minimum time of each coflow with all links to itself, in seconds: see [`Bound::alone_s`].
+/// Returns the minimum time of each coflow with all links to itself, in seconds: see
+/// [`Bound::alone_s`].
 ///
-/// Errors: as [`crate::run`] for flows that do not fit the network.
+/// Errors: like [`crate::run`] for flows that do not fit the network.
 pub fn alone_s(network: &Network, flows: &[Flow]) -> Result<BTreeMap<CoflowId, f64>, RunError> {
     check(network, flows)?;
     let works = work::of_coflows(network, flows).into_iter();
     Ok(works.map(|(coflow, work)| (coflow, work.alone_s - work.arrived_s)).collect())
 }
 
-/// Bounds the sum of the coflows' completion times under any schedule.
+/// Returns lower bounds of the sum of the coflows' completion times under any schedule.
 ///
-/// Cost: per step of ascent, the work of coflows on their links over all intervals in which they
-/// may wait. Errors: as [`crate::run`] for flows that do not fit the network.
+/// Cost: per step of ascent, the work of each coflow on its links over all intervals in which it
+/// may wait. Errors: like [`crate::run`] for flows that do not fit the network.
 pub fn total(network: &Network, flows: &[Flow], effort: Effort) -> Result<Bound, RunError> {
     check(network, flows)?;
     let (names, works): (Vec<CoflowId>, Vec<work::CoflowWork>) =
         work::of_coflows(network, flows).into_iter().unzip();
     let last_s = works.iter().map(|work| work.alone_s).fold(0.0, f64::max);
-    // Rounding of instants. A schedule delayed by it is valid for the rounded arrivals, so a
-    // completion time is off by at most a few times the error.
+    // Rounding error of instants. A schedule delayed by this error is valid for the rounded
+    // arrivals, so a completion time is off by at most a few times the error.
     let instants_s = works.len() as f64 * last_s * 4.0 * f64::EPSILON;
     let certified_s = |total_s: f64| (total_s * (1.0 - ROUNDING) - instants_s).max(0.0);
     let assignment = links::assign(&works, network.links());

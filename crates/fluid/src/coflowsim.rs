@@ -1,32 +1,35 @@
-//! The rules of CoflowSim, the field's reference simulator, where they differ from ours, so that
-//! its figures can be reproduced.
+//! Rules of CoflowSim, the reference simulator of the field, where they differ from this crate's
+//! rules. With them, CoflowSim's results can be reproduced.
 //!
-//! Source: github.com/coflow/coflowsim, at commit b61f209, with its defaults. The differences, and
-//! the reasons for our defaults:
+//! Source: github.com/coflow/coflowsim, commit b61f209, with its defaults. The differences, and the
+//! reasons for this crate's defaults:
 //!
-//! - *Arrivals.* Coflows are admitted at the beginning of epochs of [`EPOCH`], together with those
-//!   that arrive during the epoch or at its end: up to 10.24 s before their arrival. Their times
-//!   count from the admission ([`Trace::as_coflowsim`]). Ours are admitted on arrival: no scheduler
-//!   knows future coflows.
-//! - *Volumes.* Each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]). Ours are the
-//!   trace's, to a byte; the benchmark's trace has whole megabytes.
-//! - *Steps.* Time advances in steps of [`STEP`], in which a port moves a megabyte: [`PORT`]. Its
-//!   second has 1024 ms. A flow that completes within a step does so at the step's end:
-//!   [`crate::run_in_epochs`] with [`STEP`]. Ours is exact.
-//! - *Decisions.* Rates are set when coflows are admitted or have ended; the rate of a flow that
-//!   completes before its coflow stays unused until then. Ours goes to other flows at once, for
-//!   work conservation.
-//! - *Order.* SEBF uses a coflow's initial volume. Ours uses its remaining volume, as Varys does.
-//! - *Backfilling.* A coflow with a full link gets nothing by MADD. From the remaining rate, the
-//!   flows of all these coflows first get the least even share of their links. The rest goes to
-//!   flows of all coflows, ordered by a deadline in whole milliseconds: admission plus a random 1
-//!   to 2 times the coflow's time alone (with a second of 1000 ms and a port of 2^30 bits), then by
-//!   their last and first ports. Ours follows the order of service.
+//! - *Arrivals.* CoflowSim admits coflows at the beginning of epochs of length [`EPOCH`],
+//!   together with the coflows that arrive during the epoch or at its end, so up to 10.24 s before
+//!   their arrival. Completion times count from the admission ([`Trace::as_coflowsim`]). This crate
+//!   admits coflows on arrival, as no scheduler knows future coflows.
+//! - *Volumes.* In CoflowSim each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]).
+//!   This crate uses the volumes in the trace, exact to a byte; the benchmark's trace has whole
+//!   megabytes.
+//! - *Steps.* In CoflowSim time advances in steps of length [`STEP`], in which a port moves a
+//!   megabyte: [`PORT`]. Its second has 1024 ms. A flow that completes within a step completes at
+//!   the step's end: [`crate::run_in_epochs`] with [`STEP`]. Times of this crate are exact.
+//! - *Decisions.* CoflowSim sets rates when coflows are admitted or have ended; the rate of a
+//!   flow that completes before its coflow stays unused until then. In this crate, other flows get
+//!   the rate at once, for work conservation.
+//! - *Order.* CoflowSim's SEBF uses the initial volume of a coflow. This crate uses the remaining
+//!   volume, as Varys does.
+//! - *Backfilling.* In CoflowSim a coflow with a full link gets nothing by MADD. From the
+//!   remaining rate, the flows of all these coflows first get the smallest even share of their
+//!   links. The rate that then remains is distributed to flows of all coflows, ordered by a
+//!   deadline in whole milliseconds: admission plus a random 1 to 2 times the coflow's time alone
+//!   (with a second of 1000 ms and a port of 2^30 bits), then by their last and first ports. In
+//!   this crate backfilling follows the order of service.
 //!
-//! Over the first 170 coflows of the benchmark's trace all completions equal CoflowSim's, to the
-//! millisecond. Differs: a link with less than a billionth of its rate left is full. CoflowSim's
-//! limit is 0.001 b/s, which rounding errors of its sums exceed in long runs: coflows there get
-//! next to nothing by MADD and no even share either.
+//! Over the first 170 coflows of the benchmark's trace, all completions equal CoflowSim's to the
+//! millisecond. Differs: a link counts as full if less than a billionth of its rate is unused.
+//! CoflowSim's limit is 0.001 b/s, which rounding errors of its sums exceed in long runs: coflows
+//! on such links get almost nothing by MADD and no even share either.
 
 use crate::active::ActiveFlows;
 use crate::allocator::Event;
@@ -47,10 +50,12 @@ pub const PORT: BitRate = BitRate::bps(1_048_576_000);
 const MEGABYTE: u64 = 1 << 20;
 
 impl Trace {
-    /// The coflows under CoflowSim's rules: admitted at the beginning of the epoch during which or
-    /// at whose end they arrive, with whole megabytes for each flow, at least one.
+    /// Returns the trace under CoflowSim's rules: each coflow is admitted at the beginning of the
+    /// epoch in which it arrives, where an arrival at an epoch's end belongs to this epoch. Each
+    /// flow has a whole number of megabytes, at least one megabyte.
     ///
-    /// Differs: mappers at one port, or reducers, stay separate flows; CoflowSim merges them.
+    /// Differs: flows of several mappers at a port, or of several reducers at a port, stay
+    /// separate; CoflowSim merges them.
     pub fn as_coflowsim(mut self) -> Self {
         for flow in &mut self.flows {
             let (epoch_ps, arrives_ps) = (u128::from(EPOCH.as_ps()), flow.arrives.as_ps());
@@ -64,9 +69,9 @@ impl Trace {
 /// Order in which coflows get their rates.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceOrder {
-    /// The smallest effective bottleneck first.
+    /// The smallest effective bottleneck comes first.
     Bottleneck,
-    /// By arrival.
+    /// The first coflow to arrive comes first.
     Arrival,
 }
 
@@ -79,19 +84,19 @@ pub(crate) struct Rates {
     factors: Factors,
 }
 
-/// State of a coflow from its admission.
+/// State of a coflow, set at its admission.
 #[derive(Copy, Clone, Debug)]
 struct AdmittedCoflow {
-    /// Its time alone at admission.
+    /// Time of the coflow alone on the network, at admission.
     alone_s: f64,
     deadline_ms: f64,
 }
 
-/// Random factors as drawn by `java.util.Random` with CoflowSim's seed, one per coflow in the order
-/// of arrival.
+/// Random factors as drawn by `java.util.Random` with CoflowSim's seed. Coflows draw a factor each,
+/// in the order of arrival.
 ///
-/// Source: the documentation of that class, which gives its linear congruence (D. H. Lehmer's, in
-/// 48 bits).
+/// Source: the documentation of `java.util.Random`, which gives its linear congruence (D. H.
+/// Lehmer's, with 48 bits).
 #[derive(Copy, Clone, Debug)]
 struct Factors(u64);
 
@@ -106,7 +111,7 @@ impl Factors {
         self.0 = (self.0.wrapping_mul(Self::MULTIPLIER) + 0xb) & ((1 << 48) - 1);
         self.0 >> (48 - bits)
     }
-    /// A factor from 1 to 2.
+    /// Draws a factor from 1 to 2.
     fn draw(&mut self) -> f64 {
         1.0 + ((self.bits(26) << 27) + self.bits(27)) as f64 / (1u64 << 53) as f64
     }
@@ -117,7 +122,7 @@ impl Rates {
         Self { order, plan: Plan::default(), came: BTreeMap::new(), factors: Factors::new() }
     }
 
-    /// Recomputes rates when a coflow has arrived or ended, and does nothing otherwise.
+    /// Recomputes rates if a coflow has arrived, grown or ended; otherwise does nothing.
     pub fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         if !CoflowOrder::default().is_new_order(event, active) {
             return;
@@ -166,7 +171,7 @@ impl Rates {
     }
 }
 
-/// Gives flows the least even share of the unused rates of their links.
+/// Gives each flow the smallest even share among its links' unused rates.
 fn share(plan: &mut Plan, active: &ActiveFlows, mut flows: Vec<FlowId>) {
     flows.retain(|id| plan.most_bps(active, *id) > 0.0);
     let mut count = vec![0u32; active.network().links()];
@@ -184,8 +189,8 @@ mod tests {
     use crate::benchmark;
 
     #[test]
-    fn factors_are_javas() {
-        // The first draws of `new Random(17).nextDouble()`.
+    fn random_factors_equal_javas_random() {
+        // The first results of `new Random(17).nextDouble()`.
         let mut factors = Factors::new();
         assert_eq!([factors.draw(), factors.draw()], [1.0 + 0.7323115139597316, 1.0 + 0.6973704783607497]);
     }

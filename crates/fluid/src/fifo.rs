@@ -1,14 +1,14 @@
-//! FIFO: coflows in the order of their arrival, each flow just fast enough to end with its coflow's
-//! bottleneck, and the rest to the next coflow.
+//! FIFO: coflows are served in the order of their arrival. Each flow is just fast enough to end
+//! with its coflow's bottleneck, and the remaining rate is left to the next coflow.
 //!
 //! Source: the order is the baseline of Chowdhury and Stoica's work on coflows (*Efficient Coflow
 //! Scheduling Without Prior Knowledge*, SIGCOMM 2015, section 2, and their simulator,
 //! github.com/coflow/coflowsim). Rates are MADD's, as in that simulator: the first coflow is as
-//! fast as the network allows, its flows end together, and the rest goes to the second. FIFO thus
-//! differs from [`crate::Varys`] only by the order, and the difference of their figures is the
-//! worth of an order. A coflow arrives with its first flow; of two simultaneous coflows the one
-//! with the lower name is first. Differs: MADD needs the volumes of flows that have arrived; a FIFO
-//! without volumes would share the rest among a coflow's flows.
+//! fast as the network allows, its flows end together, and the second coflow gets the remaining
+//! rate. FIFO thus differs from [`crate::Varys`] only by the order, and the difference of their
+//! results is the benefit of Varys's order. A coflow arrives with its first flow; simultaneous
+//! coflows are ordered by id. Differs: MADD needs the volumes of flows that have arrived; a FIFO
+//! without known volumes would share the remaining rate among a coflow's flows.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
@@ -16,7 +16,7 @@ use crate::coflowsim;
 use crate::madd::Madd;
 use crate::order::by_arrival;
 
-/// Coflows in the order of their arrival.
+/// FIFO's state.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
     madd: Madd,
@@ -24,7 +24,8 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// An instance that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    /// Creates an instance that follows CoflowSim's rules, for comparison: see
+    /// [`crate::coflowsim`].
     pub fn like_coflowsim() -> Self {
         let rates = coflowsim::Rates::new(coflowsim::ServiceOrder::Arrival);
         Self { like_coflowsim: Some(rates), ..Self::default() }
@@ -32,8 +33,8 @@ impl Fifo {
 }
 
 impl Allocator for Fifo {
-    /// Cost: a few walks along the routes of all active flows when a coflow arrives, grows or
-    /// completes; otherwise the flows on the links of completed ones.
+    /// Cost: a few passes over the routes of all active flows when a coflow arrives, grows or
+    /// completes; otherwise the flows on the links of completed flows.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         if let Some(rates) = &mut self.like_coflowsim {
             return rates.allocate(event, active);
@@ -52,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fifo_leaves_nothing_that_a_flow_could_use((network, flows) in networks()) {
+        fn fifo_is_work_conserving((network, flows) in networks()) {
             keeps_the_laws(&network, &flows, Fifo::default(), false);
         }
 
@@ -69,7 +70,7 @@ mod tests {
         }
 
         #[test]
-        fn the_first_coflow_is_as_fast_as_alone((network, mut flows) in networks()) {
+        fn first_coflow_is_as_fast_as_alone((network, mut flows) in networks()) {
             for flow in &mut flows {
                 flow.grows = Box::default();
                 if flow.coflow == CoflowId(0) {

@@ -1,5 +1,5 @@
-//! Weighted max-min allocation of the links' remaining rates to given flows: rates rise together,
-//! in proportion to weights, until a link is full.
+//! Weighted max-min allocation of the links' remaining rates to a set of flows: the rates of all
+//! flows rise together, in proportion to the weights, until a link is full.
 //!
 //! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2) with
 //! weights. [`crate::MaxMin`] is faster for all flows without weights.
@@ -10,16 +10,16 @@ use crate::network::{FlowId, LinkId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Buffers, reused by the next call.
+/// Buffers that are reused by later calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FillBuffers {
     links: Vec<Level>,
     /// Links of the given flows.
     used: Vec<LinkId>,
-    /// Given flows by link, as indices.
+    /// Indices of the given flows, grouped by link.
     crossing: Vec<u32>,
     is_set: Vec<bool>,
-    /// Links by their rate per weight of 1.
+    /// Links, ordered by their remaining rate per unit of weight.
     heap: BinaryHeap<Reverse<(u64, LinkId)>>,
     candidates: Vec<(u32, FlowId)>,
     group: Vec<(FlowId, f64)>,
@@ -28,25 +28,26 @@ pub(crate) struct FillBuffers {
 #[derive(Copy, Clone, Debug, Default)]
 struct Level {
     left_bps: f64,
-    /// Total weight of flows without a rate yet.
+    /// Total weight of the link's flows without a rate.
     weight: f64,
     unset: u32,
-    /// Part of the list of flows by link.
+    /// Range of the link's flows in `crossing`.
     begins: u32,
     ends: u32,
 }
 
 impl Level {
-    /// Shares are not negative, so their bits sort as they do.
+    /// Returns the remaining rate per unit of weight. It is not negative, so it sorts like its
+    /// bits.
     fn share_bits(&self) -> u64 {
         (self.left_bps.max(0.0) / self.weight).to_bits()
     }
 }
 
 impl FillBuffers {
-    /// Replaces the weights of flows, which are above 0, by their rates.
+    /// Replaces the weight of each flow by its rate. Weights must be above 0.
     ///
-    /// Cost: the links of their routes, and a heap operation per full link.
+    /// Cost: the links of the flows' routes, and a heap operation per full link.
     pub fn fill(
         &mut self,
         active: &ActiveFlows,
@@ -62,13 +63,13 @@ impl FillBuffers {
             if link.unset == 0 {
                 continue;
             }
-            // Subtractions have rounded the weight; small weights may be lost next to large ones,
-            // so it is summed again.
+            // Subtractions have rounded the weight, and small weights may be lost next to large
+            // weights, so the weight is summed again.
             let there = &crossing[link.begins as usize..link.ends as usize];
             let unset = there.iter().filter(|flow| !is_set[**flow as usize]);
             link.weight = unset.map(|flow| flows[*flow as usize].1).sum();
-            // Shares only grow while flows with smaller shares are set, so an earlier entry may be
-            // too low.
+            // The share of a link only grows while flows with smaller shares get their rates, so
+            // the share of an earlier heap entry may be too low.
             let now = link.share_bits();
             if now > bits {
                 heap.push(Reverse((now, at)));
@@ -92,7 +93,7 @@ impl FillBuffers {
         }
     }
 
-    /// Lists flows by link.
+    /// Groups the flows by link.
     fn list(&mut self, active: &ActiveFlows, flows: &[(FlowId, f64)], left_bps: impl Fn(LinkId) -> f64) {
         let Self { links, used, crossing, is_set, .. } = self;
         links.resize_with(active.network().links(), Level::default);
@@ -126,10 +127,10 @@ impl FillBuffers {
         }
     }
 
-    /// Distributes the rates of completed flows to flows on their links: by rank, and by weight
-    /// among equal ranks. `on_more` is called with each flow's increase.
+    /// Distributes the rates of completed flows to other flows on their links: by rank, and by
+    /// weight within a rank. Calls `on_more` with the increase of each flow's rate.
     ///
-    /// Cost: the flows on those links.
+    /// Cost: the flows on these links.
     pub fn fill_after(
         &mut self,
         event: &Event,
@@ -179,7 +180,7 @@ mod tests {
             let of = |id: &FlowId| weights[id.0 as usize] as f64;
             let mut rates: Vec<(FlowId, f64)> = ids.iter().map(|id| (*id, of(id))).collect();
             let mut filling = FillBuffers::default();
-            // State from an earlier call has no effect.
+            // State from an earlier call must have no effect.
             filling.fill(&active, &mut rates.clone(), |_| 1.0);
             filling.fill(&active, &mut rates, |link| active.rate_bps(link));
             for (id, bps) in &rates {

@@ -1,13 +1,13 @@
-//! Synthetic coflows with the statistics of a recorded hour, in the coflow benchmark's format, for
-//! use without that trace.
+//! Generator of synthetic coflows with the statistics of a recorded hour, in the coflow benchmark's
+//! format, for use without the recorded trace.
 //!
 //! Source: measured from `FB2010-1Hr-150-0` of github.com/coflow/coflow-benchmark (526 coflows on
-//! 150 ports, one every 6.9 s). As in Varys (Chowdhury, Zhong and Stoica, SIGCOMM 2014, table 3),
-//! there are four kinds of coflows: without or with flows of 5 MB or more, and with at most 50
-//! flows or more. The numbers of mappers and reducers, and the megabytes from a mapper to a
-//! reducer, are drawn from the quantiles of each kind. Differs: the three are independent within a
-//! kind, arrivals are a Poisson process, and mappers and reducers are on ports with equal
-//! probability: the recorded hour has busier ports.
+//! 150 ports, a coflow every 6.9 s). As in Varys (Chowdhury, Zhong and Stoica, SIGCOMM 2014, table
+//! 3), there are four kinds of coflows: without or with flows of at least 5 MB, and with at most or
+//! more than 50 flows. The numbers of mappers and reducers, and the megabytes from a mapper to a
+//! reducer, are drawn from the quantiles of each kind. Differs: the three values are independent
+//! within a kind, arrivals are a Poisson process, and mappers and reducers are on ports with equal
+//! probability, whereas some ports of the recorded hour are busier.
 
 use anabranch_units::{RandomStream, Seed};
 use std::fmt::Write as _;
@@ -15,40 +15,39 @@ use std::fmt::Write as _;
 /// Mean interval between arrivals in the recorded hour, in milliseconds.
 pub const INTERARRIVAL_MS: f64 = 6_913.0;
 
-/// A kind of coflows: its frequency in a thousand, and its quantiles at 0, 0.1, 0.25, 0.5, 0.75,
-/// 0.9 and 1.
+/// A kind of coflows: its frequency, and its quantiles at the probabilities in `AT`.
 struct Kind {
     per_mille: u64,
     mappers: [f64; 7],
     reducers: [f64; 7],
-    /// Megabytes from a mapper to a reducer; the mean over reducers.
+    /// Megabytes from a mapper to a reducer, averaged over reducers.
     megabytes: [f64; 7],
 }
 
 const AT: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0];
 const KINDS: [Kind; 4] = [
-    // Small and narrow.
+    // Small flows, narrow coflows.
     Kind {
         per_mille: 588,
         mappers: [1.0, 1.0, 1.0, 3.0, 7.0, 25.0, 30.0],
         reducers: [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 48.0],
         megabytes: [1.0, 1.0, 1.0, 1.0, 1.0, 1.229, 3.0],
     },
-    // Large and narrow.
+    // Large flows, narrow coflows.
     Kind {
         per_mille: 171,
         mappers: [1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 16.0],
         reducers: [1.0, 1.0, 1.0, 1.0, 7.0, 36.0, 50.0],
         megabytes: [1.3, 4.889, 7.737, 24.0, 58.0, 123.0, 638.0],
     },
-    // Large and wide.
+    // Large flows, wide coflows.
     Kind {
         per_mille: 129,
         mappers: [1.0, 4.0, 13.0, 31.0, 142.0, 147.0, 147.0],
         reducers: [4.0, 9.0, 16.0, 114.0, 122.0, 141.0, 145.0],
         megabytes: [1.411, 3.778, 11.889, 23.672, 50.153, 75.141, 501.103],
     },
-    // Small and wide.
+    // Small flows, wide coflows.
     Kind {
         per_mille: 112,
         mappers: [1.0, 1.0, 23.0, 63.0, 122.0, 146.0, 147.0],
@@ -57,13 +56,13 @@ const KINDS: [Kind; 4] = [
     },
 ];
 
-/// A trace of `coflows` coflows on `ports` ports in the format of [`crate::benchmark::parse`].
-/// Equal seeds give equal traces.
+/// Returns a trace of `coflows` coflows on `ports` ports in the format of
+/// [`crate::benchmark::parse`]. Equal seeds give equal traces.
 pub fn text(coflows: u32, ports: u32, seed: Seed) -> String {
     let mut text = format!("{ports} {coflows}\n");
     let mut arrives_ms = 0.0;
     for number in 1..=coflows {
-        // A seed's trace depends on this stream name, which must not change.
+        // The trace of a seed depends on this stream name, so the name must not change.
         let mut random = seed.stream("transfer", number.into());
         arrives_ms -= INTERARRIVAL_MS * (1.0 - random.unit_f64()).ln();
         let mut at = random.below(KINDS.iter().map(|kind| kind.per_mille).sum());
@@ -84,8 +83,8 @@ pub fn text(coflows: u32, ports: u32, seed: Seed) -> String {
         }
         write!(text, " {reducers}").expect("text takes all");
         for port in some_ports(&mut random, ports, reducers) {
-            // Half of the recorded coflows have reducers of equal size; in the rest the largest has
-            // twice the mean.
+            // Half of the recorded coflows have reducers of equal size. In the other half, the
+            // largest reducer has twice the mean size.
             let skew = if reducers == 1 { 1.0 } else { 0.5 - 0.5 * (1.0 - random.unit_f64()).ln() };
             write!(text, " {port}:{:.1}", (megabytes * skew).max(1.0)).expect("text takes all");
         }
@@ -94,14 +93,14 @@ pub fn text(coflows: u32, ports: u32, seed: Seed) -> String {
     text
 }
 
-/// The value at a quantile, interpolated between known ones on a logarithmic scale.
+/// Returns the value at a quantile, interpolated between known quantiles on a logarithmic scale.
 fn quantile(of: &[f64; 7], q: f64) -> f64 {
     let above = AT.iter().position(|at| q <= *at).unwrap_or(AT.len() - 1).max(1);
     let part = (q - AT[above - 1]) / (AT[above] - AT[above - 1]);
     (of[above - 1].ln() * (1.0 - part) + of[above].ln() * part).exp()
 }
 
-/// `count` distinct random ports.
+/// Returns `count` distinct random ports.
 fn some_ports(random: &mut RandomStream, ports: u32, count: u32) -> Vec<u32> {
     let mut all: Vec<u32> = (0..ports).collect();
     random.shuffle(&mut all);
@@ -116,7 +115,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn many_coflows_have_the_recorded_hours_statistics() {
+    fn generated_coflows_match_the_recorded_statistics() {
         let trace = parse(&text(2_000, 150, Seed::new(1)), usize::MAX).expect("as the format has it");
         let mut coflows: BTreeMap<_, (u64, u64)> = BTreeMap::new();
         for flow in &trace.flows {
@@ -129,8 +128,8 @@ mod tests {
         let share = |is: &dyn Fn(&(u64, u64)) -> bool| {
             coflows.values().filter(|sums| is(sums)).count() as f64 / 2_000.0
         };
-        // The recorded hour's: 0.76 have at most 50 flows, half have at most 25 MB and a tenth more
-        // than 11 GB; the mean is 1,343 flows.
+        // In the recorded hour, 0.76 of the coflows have at most 50 flows, half have at most 25 MB
+        // and a tenth have more than 11 GB; the mean is 1,343 flows.
         let narrow = share(&|(flows, _)| *flows <= 50);
         assert!((0.70..0.82).contains(&narrow), "{narrow} are narrow");
         let small = share(&|(_, bytes)| *bytes <= 25 << 20);
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_gives_one_trace_also_with_few_ports() {
+    fn equal_seeds_give_equal_traces() {
         assert_eq!(text(20, 10, Seed::new(1)), text(20, 10, Seed::new(1)));
         assert_ne!(text(20, 10, Seed::new(1)), text(20, 10, Seed::new(2)));
         let trace = parse(&text(20, 1, Seed::new(1)), usize::MAX).expect("as the format has it");

@@ -1,11 +1,11 @@
-//! Greedy allocation in an order: each flow gets the maximum that earlier ones leave. Flows
-//! unaffected by a change are not visited.
+//! Greedy allocation in an order: each flow gets the maximum rate that better flows leave. Flows
+//! that are not affected by a change are not visited.
 //!
-//! On each link of its route a flow has the rate left by better flows. When a flow's rate changes,
-//! only worse flows on its links are visited again, best first: a flow that gets a link displaces a
-//! worse one, whose other link becomes free, and so on down the order. Of flows with the same route
-//! only the best can have a rate, as it fills one of the route's links; therefore routes wait
-//! rather than flows.
+//! On each link of its route, a flow can use the rate left by better flows. When a flow's rate
+//! changes, only worse flows on its links are visited again, the best flow first. A flow that gets
+//! a link displaces a worse flow, whose other link becomes free for further flows, and so on down
+//! the order. Of flows with the same route, only the best flow can have a rate, as it fills one of
+//! the route's links. Waiting is therefore organised by route, not by flow.
 
 use crate::active::{ActiveFlows, ROUNDING};
 use crate::allocator::Event;
@@ -14,27 +14,27 @@ use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// Position of a flow in the order: a key, and the flow's name for equal keys.
+/// Position of a flow in the order: a key, and the flow's id to order equal keys.
 type OrderKey = (u64, FlowId);
 
 /// Greedy rates in an order, kept between decisions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GreedyRates {
     links: Vec<Link>,
-    /// All routes that flows have ever had, and their indices.
+    /// All routes of flows so far. `route_of` contains their indices.
     routes: Vec<Route>,
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
     flows: Vec<RankedFlow>,
-    /// Links with several served flows, which may swap positions while they progress.
+    /// Links with several served flows, whose positions may swap while they progress.
     shared: BTreeSet<LinkId>,
-    /// Positions to visit, best first.
+    /// Positions to visit, the best position first.
     queue: BinaryHeap<Reverse<OrderKey>>,
     decision: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// Served flows with their rates; the position is from the time of service, and may have
+    /// Served flows and their rates. The position dates from the start of service, and may have
     /// improved since.
     served: SmallVec<[(OrderKey, f64); 2]>,
     routes: Vec<u32>,
@@ -43,27 +43,27 @@ struct Link {
 #[derive(Clone, Debug)]
 struct Route {
     links: SmallVec<[LinkId; 2]>,
-    /// Best position among the waiting flows, cached because it is looked up often.
+    /// Best position among the waiting flows, cached because it is read often.
     best: Option<OrderKey>,
-    /// Waiting flows, worst first.
+    /// Waiting flows, the worst flow first.
     waiting: Vec<OrderKey>,
 }
 
 #[derive(Copy, Clone, Debug, Default)]
 struct RankedFlow {
     route: u32,
-    /// Key while it waits.
+    /// Key of the flow while it waits.
     key: u64,
     is_served: bool,
     looked_in: u64,
 }
 
 impl GreedyRates {
-    /// Updates rates after events. `key` returns a flow's key, lower is better; it may fall while
-    /// the flow is served, and otherwise changes only when the flow grows or after
-    /// [`GreedyRates::restart`].
+    /// Updates rates after events. `key` returns a flow's key; a lower key is better. The key may
+    /// decrease while the flow is served. Apart from that, it changes only when the flow grows or
+    /// at a call of [`GreedyRates::restart`].
     ///
-    /// Cost: for each flow whose rate changes, the routes of its links.
+    /// Cost: for each flow whose rate changes, the routes that use its links.
     pub fn allocate(
         &mut self,
         event: &Event,
@@ -74,7 +74,7 @@ impl GreedyRates {
         for id in &event.arrived {
             self.arrive(active, *id, key(active, *id));
         }
-        // A flow may have arrived or grown and then ended since the last decision.
+        // A flow may have arrived or grown and then completed since the last decision.
         let gone: BTreeSet<FlowId> = event.completed.iter().copied().collect();
         for id in &event.completed {
             if self.flows[id.0 as usize].is_served {
@@ -113,7 +113,7 @@ impl GreedyRates {
         self.settle(active, key);
     }
 
-    /// Sets rates for all flows in another order.
+    /// Sets the rates of all flows in a new order.
     ///
     /// Cost: all active flows.
     pub fn restart(&mut self, active: &mut ActiveFlows, key: impl Fn(&ActiveFlows, FlowId) -> u64) {
@@ -165,7 +165,7 @@ impl GreedyRates {
         *best = waiting.last().copied();
     }
 
-    /// Records a flow's rate.
+    /// Records the rate of a flow.
     fn serve(&mut self, active: &ActiveFlows, (key, id): OrderKey, bps: f64) {
         self.flows[id.0 as usize].is_served = true;
         for link in active.route(id) {
@@ -188,8 +188,8 @@ impl GreedyRates {
         }
     }
 
-    /// Schedules visits of flows on a link beyond position `after`, or of all flows, that may get
-    /// another rate now.
+    /// Schedules visits of flows on a link that may get a different rate now. `after` restricts the
+    /// visits to flows with a worse position.
     fn look_after(
         &mut self,
         active: &ActiveFlows,
@@ -200,7 +200,8 @@ impl GreedyRates {
         let mut queue = std::mem::take(&mut self.queue);
         let Link { served, routes } = &self.links[link.0 as usize];
         let served = served.iter().map(|((_, id), _)| (key(active, *id), *id));
-        // A flow left without rate by better ones is visited when one of them gets less.
+        // A flow to which better flows leave no rate is visited when the rate of a better flow
+        // decreases.
         let waiting = routes.iter().filter_map(|route| {
             let Route { links, best, .. } = &self.routes[*route as usize];
             let best = best.filter(|_| *best > after)?;
@@ -211,7 +212,7 @@ impl GreedyRates {
         self.queue = queue;
     }
 
-    /// Rate on these links left by flows better than a position.
+    /// Returns the rate on these links that is left by flows better than `place`.
     fn most_bps(
         &self,
         active: &ActiveFlows,
@@ -230,7 +231,7 @@ impl GreedyRates {
         links.iter().map(left).fold(f64::INFINITY, f64::min)
     }
 
-    /// Visits flows, best first, until no rate changes.
+    /// Visits flows, the best flow first, until no rate changes.
     fn settle(&mut self, active: &mut ActiveFlows, key: impl Fn(&ActiveFlows, FlowId) -> u64) {
         while let Some(Reverse(place)) = self.queue.pop() {
             let (now, id) = place;
@@ -259,7 +260,7 @@ impl GreedyRates {
                 if bps < was_bps {
                     self.look_after(active, link, Some(place), &key);
                 } else {
-                    // Flows without a rate there get no more.
+                    // Flows without a rate on this link cannot get more.
                     let served = self.links[link.0 as usize].served.iter();
                     let worse =
                         served.map(|((_, id), _)| (key(active, *id), *id)).filter(|other| *other > place);
@@ -279,7 +280,7 @@ pub(crate) mod tests {
     /// Compares each decision with a full sort and greedy fill of all flows.
     pub(crate) struct GreedyCheck<A, K> {
         pub inner: A,
-        /// Key of a flow.
+        /// Returns the key of a flow.
         pub key: K,
     }
 

@@ -1,34 +1,37 @@
-//! Invariants of every allocator's decisions, checked during a run: for tests of allocators, here
-//! and elsewhere.
+//! Invariants of every allocator's decisions, checked during a run. Tests of allocators in this
+//! crate and in other crates use them.
 
 use crate::active::{ActiveFlows, ROUNDING};
 use crate::allocator::{Allocator, Event};
 use crate::network::{FlowId, LinkId};
 use anabranch_units::Instant;
 
-/// Relative deviation of the moved volume at completion, in addition to the volume of the
-/// picosecond to which the completion is rounded: sums of rates and times are `f64`.
+/// Tolerance for the moved volume of a completed flow, relative to the flow's volume, as sums of
+/// rates and times are `f64`. The volume that a flow moves in a picosecond is tolerated in
+/// addition, as completions are rounded to picoseconds.
 const TOLERANCE: f64 = 1e-6;
 
-/// Invariant after each decision; [`ActiveFlows::decide`] itself checks that no link is overloaded.
+/// Invariant to be checked after each decision. [`ActiveFlows::decide`] itself checks that no link
+/// is overloaded.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Invariant {
-    /// Only conservation: flows move exactly their volume.
+    /// Conservation only: each flow moves exactly its volume.
     Conservation,
-    /// Each flow has a full link.
+    /// Conservation, and each flow has a full link.
     WorkConserving,
-    /// Each flow has a full link on which no flow is faster.
+    /// Conservation, and each flow has a full link on which no flow is faster.
     MaxMin,
 }
 
-/// Wraps an allocator, and checks that flows have moved their whole volume at completion.
+/// Wraps an allocator. Checks that each completed flow has moved its whole volume, and checks the
+/// invariant after each decision.
 ///
-/// Panics: if an invariant does not hold.
+/// Panics: if a check fails.
 #[derive(Clone, Debug)]
 pub struct InvariantCheck<A> {
     inner: A,
     law: Invariant,
-    /// Moved volume, by flow.
+    /// Moved volume in bits, by flow.
     moved_bits: Vec<f64>,
     last: Option<(Instant, Vec<(FlowId, f64)>)>,
 }
@@ -70,7 +73,7 @@ impl<A: Allocator> Allocator for InvariantCheck<A> {
         }
         for id in &event.completed {
             let (moved, volume) = (self.moved_bits[id.0 as usize], active.volume_bits(*id));
-            // Flows complete at whole picoseconds.
+            // Completions are rounded to picoseconds.
             let more = rates.iter().find(|(other, _)| other == id).map_or(0.0, |(_, bps)| bps * 1e-12);
             assert!((moved - volume).abs() <= TOLERANCE * volume.max(1.0) + more, "{moved} of {volume} bits");
         }

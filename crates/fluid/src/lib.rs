@@ -1,19 +1,20 @@
-//! A flow-level network model: each flow is a volume on a route, and moves at a rate set by an
+//! A flow-level network model. Each flow is a volume on a route, and moves at a rate set by an
 //! [`Allocator`].
 //!
-//! Rates change only at events (a flow arrives, a flow completes), so the cost of a run depends on
-//! the number of events, not on volumes. Packets, queues and round trips are not modelled: the
-//! allocator gives the rates that a transport would reach.
+//! Rates change only at events (the arrival or the completion of a flow), so the cost of a run
+//! depends on the number of events, not on volumes. Packets, queues and round trips are not
+//! modelled: the allocator sets the rates that a transport would reach.
 //!
-//! Terms: a *coflow* is a group of flows that is complete with its last flow (Chowdhury and Stoica,
-//! *Coflow*, HotNets 2012). Its completion time is from its first flow's arrival to its last flow's
-//! completion. A flow is *active* from its arrival to its completion.
+//! Terms: a *coflow* is a group of flows that is complete when its last flow is complete (Chowdhury
+//! and Stoica, *Coflow*, HotNets 2012). The completion time of a coflow is the time from its first
+//! flow's arrival to its last flow's completion. A flow is *active* from its arrival to its
+//! completion.
 //!
-//! Entry points: [`run`] takes a [`Network`] and [`Flow`]s with an allocator, and returns an
+//! Entry points: [`run`] takes a [`Network`], [`Flow`]s and an allocator, and returns an
 //! [`Outcome`]; [`benchmark`] parses recorded coflows. [`MaxMin`] is the fair baseline, [`Srf`]
-//! orders flows, [`Wss`] shares among coflows, and [`Fifo`], [`Aalo`], [`Varys`] and [`Sincronia`]
-//! order them; [`coflowsim`] has the rules of the reference simulator. Leaves out: enforcing a
-//! program's rates (systems and drivers).
+//! orders flows, [`Wss`] shares rates among coflows, and [`Fifo`], [`Aalo`], [`Varys`] and
+//! [`Sincronia`] order coflows; [`coflowsim`] implements the rules of the reference simulator.
+//! Leaves out: enforcing the rates of a program's flows (systems and drivers do that).
 
 mod aalo;
 mod active;

@@ -1,9 +1,11 @@
-//! MADD, minimum allocation for desired duration: coflows in an order, each as fast as earlier ones
-//! allow, with its flows no faster than its bottleneck requires; then the rest to the next coflow.
+//! MADD (minimum allocation for desired duration). MADD serves coflows in a given order. Each
+//! coflow completes as early as the preceding coflows allow, and each of its flows is only as fast
+//! as the coflow's bottleneck requires. The remaining rate is left to the following coflows.
 //!
 //! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014),
-//! section 5. The caller gives the order: [`crate::Varys`]'s or [`crate::Fifo`]'s. Differs:
-//! backfilling is greedy in the same order, flow by flow; Varys's divides it among flows of a port.
+//! section 5. The caller ([`crate::Varys`] or [`crate::Fifo`]) gives the order. Differs:
+//! backfilling is greedy in the same order, flow by flow; Varys divides the remaining rate of a
+//! port among the flows of the port.
 
 use crate::active::ActiveFlows;
 use crate::allocator::Event;
@@ -11,7 +13,7 @@ use crate::network::CoflowId;
 use crate::order::CoflowOrder;
 use crate::plan::Plan;
 
-/// Rates for coflows in an order.
+/// MADD's state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Madd {
     plan: Plan,
@@ -19,11 +21,11 @@ pub(crate) struct Madd {
 }
 
 impl Madd {
-    /// Recomputes rates when a coflow arrives, grows or completes; a flow that completes before its
-    /// coflow leaves its rate to other flows on its links.
+    /// Recomputes all rates when a coflow arrives, grows or completes. When a flow completes before
+    /// its coflow, gives the flow's rate to other flows on its links.
     ///
-    /// Cost: a few walks along the routes of all active flows in the first case; the flows on the
-    /// links of completed ones in the second.
+    /// Cost: when a coflow arrives, grows or completes, a few passes over the routes of all active
+    /// flows; otherwise the flows on the links of completed flows.
     pub fn allocate(
         &mut self,
         event: &Event,
@@ -54,9 +56,9 @@ mod tests {
     use crate::{ActiveFlows, Allocator, CoflowId, Fifo, FlowId, LinkId, Network, Varys};
     use anabranch_units::{BitRate, ByteCount};
 
-    /// Rates of two equal flows that compete for link 2, in the order of arrival: after a flow of
-    /// their coflow has freed its rate, and after another coflow has arrived. The names of `freed`
-    /// flows are reused, last first.
+    /// Returns the rates of two equal flows that compete for link 2, in the order of arrival: first
+    /// after a flow of the same coflow has freed its rate, then after the arrival of another
+    /// coflow. The ids of the flows `freed` are reused, the last id first.
     fn rates(mut allocator: impl Allocator, freed: [usize; 4]) -> [[f64; 2]; 2] {
         let network = Network::new([10, 10, 10, 1, 10].map(BitRate::mbps).to_vec()).expect("all have a rate");
         let mut active = ActiveFlows::new(network);
@@ -65,7 +67,8 @@ mod tests {
         active.decide(&mut allocator).expect("it decides");
         freed.into_iter().for_each(|at| active.remove(before[at]));
         active.decide(&mut allocator).expect("it decides");
-        // The first competes with the pair on link 2, and the second sets the pace.
+        // The first flow competes with the pair on link 2; the second flow is the coflow's
+        // bottleneck.
         let coflow = CoflowId(0);
         let wide = active.insert(coflow, &[LinkId(2)], mb(20));
         active.insert(coflow, &[LinkId(3)], mb(20));
@@ -79,9 +82,10 @@ mod tests {
         [left, pair.map(|id| active.bps(id))]
     }
 
-    /// #48: of equal flows the one with the lower index in memory was served first.
+    /// Regression test of #48: of equal flows, the flow with the lower index in memory was served
+    /// first.
     #[test]
-    fn equal_flows_are_served_in_arrival_order_anywhere() {
+    fn equal_flows_are_served_in_arrival_order() {
         for freed in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1]] {
             for rates in [rates(Fifo::default(), freed), rates(Varys::default(), freed)] {
                 let is_first = rates.map(|[first, second]| first > 2.0 * second);

@@ -2,8 +2,8 @@
 //!
 //! Source: progressive filling (Bertsekas and Gallager, *Data Networks*, section 6.5.2). A flow's
 //! rate is the maximum that does not slow down a slower flow: some link of its route is full, and
-//! no flow there is faster. Flows with the same route have the same rate, so routes are filled
-//! rather than flows.
+//! no flow on this link is faster. Flows with the same route have the same rate, so routes are
+//! filled instead of flows.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
@@ -16,17 +16,17 @@ use std::collections::{BTreeMap, BinaryHeap};
 #[derive(Clone, Debug, Default)]
 pub struct MaxMin {
     links: Vec<LinkFill>,
-    /// All routes that flows have ever had, and their indices.
+    /// All routes of flows so far. `route_of` contains their indices.
     routes: Vec<Route>,
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
-    /// By flow: index of its route, and position there.
+    /// Index of the flow's route, and the flow's position in the route's list; by flow.
     places: Vec<(u32, u32)>,
     decision: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct LinkFill {
-    /// Unused rate, and the number of flows without a rate yet.
+    /// Unused rate, and the number of flows without a rate.
     left_bps: f64,
     unset: u32,
     routes: Vec<u32>,
@@ -41,7 +41,8 @@ struct Route {
     set_in: u64,
 }
 
-/// A link's even share; shares are not negative, so their bits sort as they do.
+/// Returns the even share of a link's unused rate. Shares are not negative, so they sort like their
+/// bits.
 fn share_bits(link: &LinkFill) -> u64 {
     (link.left_bps.max(0.0) / f64::from(link.unset)).to_bits()
 }
@@ -51,7 +52,7 @@ impl MaxMin {
         let Self { links, routes, route_of, places, .. } = self;
         links.resize_with(active.network().links(), LinkFill::default);
         places.resize(active.ids_end(), (0, 0));
-        // A flow may have arrived and ended since the last decision.
+        // A flow may have arrived and completed since the last decision.
         for id in &event.arrived {
             let on: SmallVec<[LinkId; 2]> = active.route(*id).collect();
             let at = *route_of.entry(on).or_insert_with_key(|on| {
@@ -96,8 +97,8 @@ impl Allocator for MaxMin {
             if link.unset == 0 {
                 continue;
             }
-            // Shares only grow while flows with smaller shares are set, so an earlier entry may be
-            // too low.
+            // The share of a link only grows while flows with smaller shares get their rates, so
+            // the share of an earlier heap entry may be too low.
             let now = share_bits(link);
             if now > bits {
                 heap.push(Reverse((now, at)));

@@ -1,33 +1,33 @@
-//! Links and the flows on them.
+//! Networks, links and flows.
 
 use anabranch_units::{BitRate, ByteCount, Instant};
 use std::fmt;
 
-/// A link of a network, by index.
+/// Index of a link of a network.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
-/// A flow of a run, by index.
+/// Index of a flow of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 
-/// A coflow of a run.
+/// Id of a coflow of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoflowId(pub u32);
 
-/// Directed links, each with its rate.
+/// A network of directed links, each with a rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
     rates: Vec<BitRate>,
 }
 
-/// Why a network is invalid.
+/// Reason why a network is invalid.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// A link with rate 0.
+    /// A link has rate 0.
     NoRate(LinkId),
-    /// More links than there are names.
+    /// There are more links than ids.
     TooManyLinks(usize),
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for NetworkError {
 impl std::error::Error for NetworkError {}
 
 impl Network {
-    /// Links with these rates, named by index.
+    /// Creates a network whose links have these rates. The id of a link is its index.
     ///
     /// Errors: see [`NetworkError`].
     pub fn new(rates: Vec<BitRate>) -> Result<Self, NetworkError> {
@@ -55,19 +55,19 @@ impl Network {
         }
     }
 
-    /// A non-blocking switch with `ports` ports: the links into the switch come first, then those
-    /// out of it.
+    /// Creates a non-blocking switch with `ports` ports. The first `ports` links go into the
+    /// switch, the following `ports` links out of it.
     ///
     /// Errors: see [`NetworkError`].
     pub fn big_switch(ports: u32, rate: BitRate) -> Result<Self, NetworkError> {
         Self::new(vec![rate; 2 * ports as usize])
     }
-    /// The route between two ports of a [`Network::big_switch`].
+    /// Returns the route from one port of a [`Network::big_switch`] to another port.
     pub const fn through_switch(ports: u32, from: u32, to: u32) -> [LinkId; 2] {
         [LinkId(from), LinkId(ports + to)]
     }
 
-    /// Adds a link.
+    /// Adds a link, and returns its id.
     ///
     /// Errors: see [`NetworkError`].
     pub fn push(&mut self, rate: BitRate) -> Result<LinkId, NetworkError> {
@@ -79,7 +79,7 @@ impl Network {
         self.rates.push(rate);
         Ok(id)
     }
-    /// Sets a link's rate.
+    /// Sets the rate of a link.
     ///
     /// Errors: [`NetworkError::NoRate`].
     /// Panics: if the link does not exist.
@@ -91,11 +91,11 @@ impl Network {
         Ok(())
     }
 
-    /// Number of links.
+    /// Returns the number of links.
     pub const fn links(&self) -> usize {
         self.rates.len()
     }
-    /// A link's rate.
+    /// Returns the rate of a link.
     ///
     /// Panics: if the link does not exist.
     pub fn rate(&self, link: LinkId) -> BitRate {
@@ -103,17 +103,18 @@ impl Network {
     }
 }
 
-/// A volume on a route.
+/// A flow: a volume to be moved along a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The coflow.
+    /// Coflow of the flow.
     pub coflow: CoflowId,
-    /// The links of the route, each once.
+    /// Links of the route, each link once.
     pub route: Box<[LinkId]>,
     /// Initial volume.
     pub volume: ByteCount,
-    /// Arrival.
+    /// Time of arrival.
     pub arrives: Instant,
-    /// Times of later growth, and the added volumes; the flow is complete with the last.
+    /// Times at which the volume grows, and the added bytes. The flow completes after the last
+    /// added volume.
     pub grows: Box<[(Instant, ByteCount)]>,
 }

@@ -4,11 +4,11 @@ use crate::active::{ActiveFlows, ROUNDING};
 use crate::filling::FillBuffers;
 use crate::network::{FlowId, LinkId};
 
-/// A rate for every active flow, and the unused rate of each link.
+/// A rate for each active flow, and the unused rate of each link.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     links: Vec<Link>,
-    /// Rates by flow.
+    /// Rates in bits per second, by flow.
     bps: Vec<f64>,
     filling: FillBuffers,
 }
@@ -22,14 +22,14 @@ struct Link {
 }
 
 impl Link {
-    /// Unused rate; 0 if it is only a rounding error.
+    /// Returns the unused rate, or 0 if it is only a rounding error.
     fn left_bps(&self) -> f64 {
         if self.left_bps > self.rate_bps * ROUNDING { self.left_bps } else { 0.0 }
     }
 }
 
 impl Plan {
-    /// Begins a plan: no flow has a rate.
+    /// Begins a new plan, in which each flow has rate 0.
     pub fn begin(&mut self, active: &ActiveFlows) {
         self.links.resize_with(active.network().links(), Link::default);
         for (id, link) in (0..).map(LinkId).zip(&mut self.links) {
@@ -40,25 +40,26 @@ impl Plan {
         self.bps.resize(active.ids_end(), 0.0);
     }
 
-    /// A flow's rate so far, in bits per second.
+    /// Returns a flow's planned rate, in bits per second.
     pub fn bps(&self, id: FlowId) -> f64 {
         self.bps[id.0 as usize]
     }
-    /// Unused rate of a link, in bits per second; 0 if it is only a rounding error.
+    /// Returns the unused rate of a link, in bits per second, or 0 if it is only a rounding error.
     pub fn left_bps(&self, link: LinkId) -> f64 {
         self.links[link.0 as usize].left_bps()
     }
-    /// Unused rate along a flow's route, in bits per second.
+    /// Returns the unused rate along a flow's route, in bits per second.
     pub fn most_bps(&self, active: &ActiveFlows, id: FlowId) -> f64 {
         active.route(id).map(|link| self.left_bps(link)).fold(f64::INFINITY, f64::min)
     }
 
-    /// Adds `bps` to a flow's rate, which its links must have unused; negative values take it back.
+    /// Adds `bps` to a flow's rate. The links of the flow must have this rate unused. A negative
+    /// value decreases the rate.
     pub fn give(&mut self, active: &ActiveFlows, id: FlowId, bps: f64) {
         self.bps[id.0 as usize] += bps;
         active.route(id).for_each(|link| self.links[link.0 as usize].left_bps -= bps);
     }
-    /// Gives each of these flows in turn all the unused rate of its links.
+    /// Gives each of these flows, in the given order, all the unused rate of its links.
     pub fn fill<'a>(&mut self, active: &ActiveFlows, flows: impl IntoIterator<Item = &'a FlowId>) {
         for id in flows {
             let most_bps = self.most_bps(active, *id);
@@ -68,13 +69,14 @@ impl Plan {
         }
     }
 
-    /// Gives these flows unused rates so that each moves the same fraction of its remaining volume
-    /// as long as links allow: the slowest gets its maximum, then the next.
+    /// Distributes unused rates to these flows so that the flows move equal fractions of their
+    /// remaining volumes as long as links allow: the slowest flow gets its maximum, then the second
+    /// slowest flow, and so on.
     ///
-    /// Source: progressive filling, weighted by remaining volumes. Cost: their routes, and a heap
-    /// operation per full link.
+    /// Source: progressive filling, weighted by remaining volumes. Cost: the routes of the flows,
+    /// and a heap operation per full link.
     pub fn fill_evenly(&mut self, active: &ActiveFlows, flows: &[FlowId]) {
-        // Flows on a full link stop, and the other flows continue.
+        // Flows on a full link get nothing, and the other flows continue.
         let can_go_on = flows.iter().filter(|id| self.most_bps(active, **id) > 0.0);
         let mut bps: Vec<(FlowId, f64)> =
             can_go_on.map(|id| (*id, active.remaining_bits(*id))).filter(|(_, bits)| *bits > 0.0).collect();
@@ -84,12 +86,13 @@ impl Plan {
         self.filling = filling;
     }
 
-    /// Time in which these flows could complete together with all of their links, in seconds.
+    /// Returns the time in seconds in which these flows could complete together with the whole
+    /// rates of their links.
     pub fn alone_s(&mut self, active: &ActiveFlows, flows: &[FlowId]) -> f64 {
         self.together_s(active, flows, |link| link.rate_bps)
     }
-    /// Time in which these flows could complete together with the unused rates of their links, in
-    /// seconds; infinite if a link is full.
+    /// Returns the time in seconds in which these flows could complete together with the unused
+    /// rates of their links. The time is infinite if a link is full.
     pub fn left_s(&mut self, active: &ActiveFlows, flows: &[FlowId]) -> f64 {
         self.together_s(active, flows, Link::left_bps)
     }
@@ -124,7 +127,8 @@ mod tests {
     use anabranch_units::{BitRate, ByteCount};
     use proptest::prelude::*;
 
-    /// Gives all flows that can still grow the rate of their slowest, until none can.
+    /// In each round, raises the rates of all flows that can still grow, in proportion to their
+    /// remaining volumes, until a link is full. Ends when no flow can grow.
     fn fill_in_rounds(plan: &mut Plan, active: &ActiveFlows, flows: &[FlowId]) {
         let mut flows = flows.to_vec();
         loop {
@@ -139,7 +143,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flows_proceed_evenly_as_round_by_round(
+        fn even_filling_equals_filling_in_rounds(
             rates in proptest::collection::vec(1u64..1_000, 1..7),
             flows in proptest::collection::vec(
                 (proptest::collection::btree_set(0usize..7, 1..4), 1u64..100_000, any::<bool>()),

@@ -1,4 +1,4 @@
-//! The event loop: volumes and completions of flows.
+//! The event loop of a run: arrivals, growth and completions of flows.
 
 use crate::active::{ActiveFlows, COMPLETE_WITHIN, DecisionError};
 use crate::allocator::Allocator;
@@ -7,7 +7,7 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Maximum consecutive decisions of an allocator without a completion.
+/// Maximum number of consecutive decisions of an allocator without a completion.
 const DECISIONS_IN_VAIN_MAX: u32 = 1 << 20;
 
 /// Arrival and completion of a flow or coflow.
@@ -20,62 +20,62 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Time from arrival to completion.
+    /// Returns the time from the arrival to the completion.
     pub fn time(&self) -> Duration {
         self.completed - self.arrived
     }
 }
 
-/// Results of all flows.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// By flow.
+    /// Arrival and completion of each flow.
     pub flows: Vec<Completion>,
-    /// By coflow.
+    /// Arrival and completion of each coflow.
     pub coflows: BTreeMap<CoflowId, Completion>,
     /// Number of decisions.
     pub decisions: u64,
 }
 
-/// Why a run is invalid, or cannot continue.
+/// Reason why a run is invalid or cannot continue.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RunError {
     /// A flow uses a link that does not exist.
     NoSuchLink(FlowId, LinkId),
-    /// A flow has an empty route, or a link twice.
+    /// The route of a flow is empty, or contains a link twice.
     Route(FlowId),
     /// A flow grows before it arrives.
     GrowsBefore {
-        /// The flow.
+        /// Flow.
         flow: FlowId,
         /// Time of the growth.
         at: Instant,
     },
-    /// More flows than there are names.
+    /// There are more flows than ids.
     TooManyFlows(usize),
     /// The allocator gave a flow an invalid rate.
     Rate {
-        /// The flow.
+        /// Flow.
         flow: FlowId,
-        /// The rate, in bits per second.
+        /// Rate in bits per second.
         bps: f64,
     },
     /// The allocator overloaded a link.
     Overload {
-        /// The link.
+        /// Link.
         link: LinkId,
-        /// Sum of its flows' rates, in bits per second.
+        /// Sum of the rates of the link's flows, in bits per second.
         bps: f64,
     },
-    /// Flows are active, none of them moves, and none will arrive.
+    /// Flows are active, but no flow moves and no flow will arrive.
     Stalled {
         /// Time of the stall.
         at: Instant,
         /// Number of active flows.
         flows: usize,
     },
-    /// A flow would take longer than the maximum of a run (213 days).
+    /// A flow would take longer than the maximum duration of a run (213 days).
     TooLong(FlowId),
     /// The epoch has length 0.
     NoEpoch,
@@ -105,17 +105,18 @@ impl std::error::Error for RunError {}
 /// Runs all flows to their completion.
 ///
 /// Units: a flow moves `volume` bytes of 8 bits; rates are in bits per second. Cost: a decision for
-/// each instant at which flows arrive, grow or complete: its changes, and the allocator's work.
-/// Errors: see [`RunError`]. Differs: volumes and rates are `f64`, so completions are exact to some
-/// picoseconds; completions within ten of each other coincide.
+/// each instant at which flows arrive, grow or complete. A decision costs its changes and the
+/// allocator's work. Errors: see [`RunError`]. Differs: volumes and rates are `f64`, so completions
+/// are exact to a few picoseconds; completions within 10 ps of each other coincide.
 pub fn run(network: &Network, flows: &[Flow], allocator: &mut impl Allocator) -> Result<Outcome, RunError> {
     run_flows(network, flows, None, allocator)
 }
 
-/// Runs all flows to their completion with decisions only at multiples of an epoch, each for all
-/// events in it. A new flow has no rate until then, and the rate of a completed flow stays unused.
+/// Runs all flows to their completion, with decisions only at multiples of an epoch. A decision
+/// considers all events of the epoch. A new flow has rate 0 until the next decision, and the rate
+/// of a completed flow stays unused until then.
 ///
-/// Cost, Differs: as [`run`].
+/// Cost, Differs: see [`run`].
 /// Errors: see [`RunError`].
 pub fn run_in_epochs(
     network: &Network,
@@ -136,8 +137,8 @@ fn run_flows(
     allocator: &mut impl Allocator,
 ) -> Result<Outcome, RunError> {
     check(network, flows)?;
-    // Time of the next decision, which follows an event; completions within rounding of it are in
-    // time.
+    // Returns the time of the decision that follows an event. An event within the rounding error
+    // after a multiple of the epoch counts as at this multiple.
     let decides = |at: Instant| match epoch {
         Some(epoch) => {
             let epoch_ps = u128::from(epoch.as_ps());
@@ -152,11 +153,12 @@ fn run_flows(
         volumes.push((flow.arrives, id, flow.volume));
         volumes.extend(flow.grows.iter().map(|(at, volume)| (*at, id, *volume)));
     }
-    // By time, then by flow.
+    // Sorted by time, then by flow.
     volumes.sort();
     let mut volumes = volumes.into_iter().peekable();
     let mut active = ActiveFlows::new(network.clone());
-    // By flow: its name while active, and the completion of its volume so far. By name: the flow.
+    // `names` and `through` are indexed by flow: the flow's id while it is active, and the
+    // completion of its volume so far. `named` is indexed by id: the flow.
     let (mut names, mut through) = (vec![None; flows.len()], vec![Instant::ZERO; flows.len()]);
     let mut named: Vec<FlowId> = Vec::new();
     let (mut decisions, mut in_vain) = (0, 0);
@@ -187,7 +189,7 @@ fn run_flows(
         while let Some((_, flow, volume)) = volumes.next_if(|(at, ..)| *at <= next) {
             let (name, Flow { coflow, route, .. }) = (&mut names[flow.0 as usize], &flows[flow.0 as usize]);
             match *name {
-                // An empty volume is complete as it arrives.
+                // An empty volume is complete when it arrives.
                 _ if volume == ByteCount::ZERO => through[flow.0 as usize] = next,
                 Some(id) => active.grow(id, volume),
                 None => {

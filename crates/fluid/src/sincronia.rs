@@ -1,31 +1,32 @@
-//! Sincronia: an order of coflows derived from bottlenecks, last to first; rates are greedy in the
-//! order.
+//! Sincronia: coflows are served in an order that is derived from bottlenecks, from the last coflow
+//! to the first; rates are greedy in this order.
 //!
 //! Source: Agarwal et al., *Sincronia: Near-Optimal Network Design for Coflows* (SIGCOMM 2018),
-//! section 3: BSSI (bottleneck, select, scale, iterate) finds an order in which completion times
-//! are at most four times the optimum if rates are greedy in it. All coflows have equal weight.
-//! Sincronia knows the volumes of flows that have arrived, and no future ones. Differs: the order
-//! uses flows' remaining volumes when a flow arrives or grows, and is kept until the next such
-//! event; the paper's online version delays coflows to epochs that double, for its proof. A link's
-//! load is in seconds, as links differ in rate. Within a coflow, where the order is free, flows
-//! with larger volumes come first.
+//! section 3: BSSI (bottleneck, select, scale, iterate) finds an order in which the completion
+//! times are at most four times the optimum if rates are greedy in the order. All coflows have
+//! equal weight. Sincronia knows the volumes of flows that have arrived, but no future flows.
+//! Differs: the order is computed from the remaining volumes when a flow arrives or grows, and is
+//! kept until the next arrival or growth; the paper's online version delays coflows to epochs of
+//! doubling length, for its proof. A link's load is in seconds, as links have different rates.
+//! Within a coflow the order is free; here flows with larger volumes come first.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
 use crate::greedy::GreedyRates;
 use crate::network::CoflowId;
 
-/// Bottleneck, select, scale, iterate.
+/// Sincronia's state.
 #[derive(Clone, Debug, Default)]
 pub struct Sincronia {
     greedy: GreedyRates,
-    /// Keys by flow.
+    /// Order keys, by flow.
     keys: Vec<u64>,
 }
 
 impl Allocator for Sincronia {
-    /// Cost: when a flow arrives or grows, a walk along all active flows, and for each coflow the
-    /// links of all coflows; otherwise, for each flow whose rate changes, the routes of its links.
+    /// Cost: when a flow arrives or grows, a pass over all active flows, and for each coflow the
+    /// links of all coflows; otherwise, for each flow whose rate changes, the routes that use its
+    /// links.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let Self { greedy, keys } = self;
         if event.arrived.is_empty() && event.grown.is_empty() {
@@ -34,7 +35,7 @@ impl Allocator for Sincronia {
         keys.resize(active.ids_end(), 0);
         for (coflow, rank) in order(active).into_iter().zip(0u64..) {
             for id in active.flows_of(coflow) {
-                // Volumes are not negative, so their bits sort as they do.
+                // Volumes are not negative, so they sort like their bits.
                 let volume = (active.volume_bits(*id) as f32).to_bits();
                 keys[id.0 as usize] = rank << 32 | u64::from(!volume);
             }
@@ -43,15 +44,15 @@ impl Allocator for Sincronia {
     }
 }
 
-/// A coflow not yet ordered: weight, and load in seconds on each link.
+/// A coflow without a position yet: its weight, and its load in seconds on each link.
 struct UnorderedCoflow {
     coflow: CoflowId,
     weight: f64,
     load_s: Vec<f64>,
 }
 
-/// BSSI's order, first to last. Of equal links the first is the bottleneck; of equal coflows the
-/// last name goes last.
+/// Returns BSSI's order of the coflows, from first to last. Of equally loaded links, the link with
+/// the lowest id is the bottleneck. Of equal coflows, the coflow with the highest id comes last.
 fn order(active: &ActiveFlows) -> Vec<CoflowId> {
     let links = active.network().links();
     let mut total_s = vec![0.0; links];
@@ -69,7 +70,7 @@ fn order(active: &ActiveFlows) -> Vec<CoflowId> {
     while !left.is_empty() {
         let longest = |best: usize, at: usize| if total_s[at] > total_s[best] { at } else { best };
         let bottleneck = (0..links).reduce(longest).expect("flows cross links");
-        // Weight per second there, without a division by 0.
+        // Compares the weight per second of load on the bottleneck, without a division by 0.
         let is_lighter = |a: &UnorderedCoflow, b: &UnorderedCoflow| {
             a.weight * b.load_s[bottleneck] <= b.weight * a.load_s[bottleneck] && a.load_s[bottleneck] > 0.0
         };
@@ -112,8 +113,8 @@ mod tests {
         (above / a.max(1), below / a.max(1))
     }
 
-    /// Whether BSSI as in the paper, in exact arithmetic, may find this order of coflows from first
-    /// to last, with any choice among equal ones. `loads` are by coflow and link.
+    /// Returns true if BSSI as in the paper, in exact arithmetic, can produce this order of coflows
+    /// with some choice among equal coflows. `loads` are indexed by coflow and link.
     fn oracle_is_bssi(order: &[usize], loads: &[Vec<i128>], weights: &[Weight]) -> bool {
         let Some((last, before)) = order.split_last() else { return true };
         let total = |link: usize| order.iter().map(|coflow| loads[*coflow][link]).sum::<i128>();
@@ -123,7 +124,7 @@ mod tests {
         }
         let is_found = |link: usize| {
             let there = order.iter().filter(|coflow| loads[**coflow][link] > 0);
-            // Weight per load: w / d of the last is at most each other coflow's.
+            // The last coflow has the lowest weight per load.
             let is_least = |other: &usize| {
                 let ((a, b), (c, d)) = (weights[*last], weights[*other]);
                 a * d * loads[*other][link] <= c * b * loads[*last][link]
@@ -150,7 +151,7 @@ mod tests {
         }
 
         #[test]
-        fn the_order_is_one_that_bssi_finds(rows in proptest::collection::vec((0u32..5, 0u32..3, 0u32..3, 0u64..20), 1..14)) {
+        fn order_is_a_possible_result_of_bssi(rows in proptest::collection::vec((0u32..5, 0u32..3, 0u32..3, 0u64..20), 1..14)) {
             let network = Network::big_switch(3, BitRate::mbps(1)).expect("it has a rate");
             let mut active = ActiveFlows::new(network);
             let mut loads = vec![vec![0i128; 6]; 5];

@@ -1,26 +1,27 @@
 //! Shortest remaining first, flow by flow, as approximated by pFabric's switches.
 //!
 //! Source: Alizadeh et al., *pFabric: Minimal Near-Optimal Datacenter Transport* (SIGCOMM 2013),
-//! section 3, the ideal algorithm: flows in the order of their remaining volumes, each on links
-//! that no better flow fills. Equal ones are ordered by name. The scheduler ignores coflows.
-//! Differs: pFabric's flows have a link or do not; with links of different rates, a flow gets the
-//! rate that better ones leave. The order is updated at decisions: two flows on a link may swap
-//! between decisions, which takes effect at the next.
+//! section 3, the ideal algorithm: flows are served in the order of their remaining volumes, each
+//! flow on links that no better flow fills. Flows with equal remaining volumes are ordered by id.
+//! Coflows are ignored. Differs: in the source a flow either has a link or does not have it; with
+//! links of different rates, a flow gets the rate that better flows leave. The order is updated at
+//! decisions: two flows on a link may swap between decisions, but the swap takes effect at the next
+//! decision.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
 use crate::greedy::GreedyRates;
 
-/// The flow with the least remaining volume first.
+/// Serves the flow with the smallest remaining volume first.
 #[derive(Clone, Debug, Default)]
 pub struct Srf {
     greedy: GreedyRates,
 }
 
 impl Allocator for Srf {
-    /// Cost: for each flow whose rate changes, the routes of its links.
+    /// Cost: for each flow whose rate changes, the routes that use its links.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
-        // Volumes are not negative, so their bits sort as they do.
+        // Volumes are not negative, so they sort like their bits.
         self.greedy.allocate(event, active, |active, id| active.remaining_bits(id).to_bits());
     }
 }
@@ -34,7 +35,7 @@ mod tests {
     use crate::{CoflowId, Completion, FlowId, run};
     use proptest::prelude::*;
 
-    /// Serves one link's coflows in a fixed order.
+    /// Serves the coflows of a link in a fixed order.
     struct FixedOrder(Vec<u32>);
     impl Allocator for FixedOrder {
         fn allocate(&mut self, _: &Event, active: &mut ActiveFlows) {
@@ -59,13 +60,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_changed_flows_are_visited_and_rates_stay_exact((network, flows) in networks()) {
+        fn srf_rates_equal_a_full_greedy_fill((network, flows) in networks()) {
             let key = |_: &Srf, active: &ActiveFlows, id: FlowId| active.remaining_bits(id).to_bits();
             keeps_the_laws(&network, &flows, GreedyCheck { inner: Srf::default(), key }, false);
         }
 
         #[test]
-        fn no_order_on_one_link_has_a_lower_mean(rows in proptest::collection::vec((1u64..50_000, 0u64..500), 1..6)) {
+        fn srf_has_the_lowest_mean_on_one_link(rows in proptest::collection::vec((1u64..50_000, 0u64..500), 1..6)) {
             let (network, flows) = on_one_link(&rows);
             let sum_s = |mut allocator: Box<dyn Allocator>| -> f64 {
                 let outcome = run(&network, &flows, &mut allocator).expect("it ends");

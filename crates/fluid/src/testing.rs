@@ -1,4 +1,4 @@
-//! Random networks and flows, for tests of invariants.
+//! Random networks and flows for tests of invariants.
 
 use crate::allocator::Allocator;
 use crate::invariants::{Invariant, InvariantCheck};
@@ -8,10 +8,10 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Coflow, route, bytes, arrival, and later growth: delay and bytes.
+/// Coflow, route, bytes, arrival, and later growth as pairs of delay and bytes.
 type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
-/// Random links with flows.
+/// Returns a strategy for random links with flows.
 pub fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     let links = proptest::collection::vec(1u64..1_000, 1..8);
     let route = proptest::collection::btree_set(0u32..8, 1..4);
@@ -38,7 +38,8 @@ pub fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     })
 }
 
-/// A link of 1 Mbit/s with coflows of one flow each: bytes, and arrival in milliseconds.
+/// Creates a link of 1 Mbit/s with coflows of a single flow. `flows` contains bytes and arrivals in
+/// milliseconds.
 pub fn on_one_link(flows: &[(u64, u64)]) -> (Network, Vec<Flow>) {
     let flow = |(coflow, (bytes, arrives_ms)): (u32, &(u64, u64))| Flow {
         coflow: CoflowId(coflow),
@@ -51,7 +52,7 @@ pub fn on_one_link(flows: &[(u64, u64)]) -> (Network, Vec<Flow>) {
     (network, (0..).zip(flows).map(flow).collect())
 }
 
-/// Checks the invariants of any allocator; [`run`] itself checks that no link is overloaded.
+/// Checks the invariants of an allocator. [`run`] itself checks that no link is overloaded.
 pub fn keeps_the_laws(network: &Network, flows: &[Flow], inner: impl Allocator, is_fair: bool) {
     let mut watched =
         InvariantCheck::new(inner, if is_fair { Invariant::MaxMin } else { Invariant::WorkConserving });

@@ -1,13 +1,13 @@
-//! Varys: the coflow with the shortest bottleneck first, each flow just fast enough to end with it,
-//! and the rest to the next coflow.
+//! Varys: the coflow with the shortest bottleneck is served first. Each flow is just fast enough to
+//! end with its coflow's bottleneck, and the remaining rate is left to the next coflow.
 //!
 //! Source: Chowdhury, Zhong and Stoica, *Efficient Coflow Scheduling with Varys* (SIGCOMM 2014),
-//! section 5: SEBF (smallest effective bottleneck first) orders, MADD (minimum allocation for
-//! desired duration) sets rates, backfilling distributes the rest. Order and rates are recomputed
-//! when a coflow arrives, grows or completes; a flow that completes before its coflow leaves its
-//! rate to other flows on its links. Varys knows the volumes of flows that have arrived, and no
-//! future ones. Differs: backfilling is greedy in the same order, flow by flow; Varys's divides it
-//! among flows of a port.
+//! section 5: SEBF (smallest effective bottleneck first) gives the order, MADD (minimum allocation
+//! for desired duration) sets rates, and backfilling distributes the remaining rates. Order and
+//! rates are recomputed when a coflow arrives, grows or completes; a flow that completes before its
+//! coflow leaves its rate to other flows on its links. Varys knows the volumes of flows that have
+//! arrived, but no future flows. Differs: backfilling is greedy in the same order, flow by flow;
+//! the paper's backfilling divides the remaining rate of a port among the flows of the port.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
@@ -15,7 +15,7 @@ use crate::coflowsim;
 use crate::madd::Madd;
 use crate::network::CoflowId;
 
-/// Smallest effective bottleneck first.
+/// Varys's state.
 #[derive(Clone, Debug, Default)]
 pub struct Varys {
     madd: Madd,
@@ -23,7 +23,8 @@ pub struct Varys {
 }
 
 impl Varys {
-    /// An instance that follows CoflowSim's rules, for comparison: see [`crate::coflowsim`].
+    /// Creates an instance that follows CoflowSim's rules, for comparison: see
+    /// [`crate::coflowsim`].
     pub fn like_coflowsim() -> Self {
         let rates = coflowsim::Rates::new(coflowsim::ServiceOrder::Bottleneck);
         Self { like_coflowsim: Some(rates), ..Self::default() }
@@ -31,8 +32,8 @@ impl Varys {
 }
 
 impl Allocator for Varys {
-    /// Cost: a few walks along the routes of all active flows when a coflow arrives, grows or
-    /// completes; otherwise the flows on the links of completed ones.
+    /// Cost: a few passes over the routes of all active flows when a coflow arrives, grows or
+    /// completes; otherwise the flows on the links of completed flows.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         if let Some(rates) = &mut self.like_coflowsim {
             return rates.allocate(event, active);
@@ -40,7 +41,7 @@ impl Allocator for Varys {
         self.madd.allocate(event, active, |plan, active| {
             let mut order: Vec<(f64, CoflowId)> =
                 active.coflows().map(|id| (plan.alone_s(active, active.flows_of(id)), id)).collect();
-            // Equal ones are ordered by name.
+            // The sort is stable, so coflows with equal bottlenecks are ordered by id.
             order.sort_by(|a, b| a.0.total_cmp(&b.0));
             order.into_iter().map(|(_, id)| id).collect()
         });

@@ -1,17 +1,17 @@
-//! Weighted shuffle scheduling: the rates of a coflow's flows are proportional to their volumes, so
-//! that they end together, and coflows share links fairly.
+//! Weighted shuffle scheduling (WSS): the rates of a coflow's flows are proportional to their
+//! volumes, so that they end together, and coflows share links fairly.
 //!
 //! Source: Chowdhury, Zaharia, Ma, Jordan and Stoica, *Managing Data Transfers in Computer Clusters
-//! with Orchestra* (SIGCOMM 2011), section 5: its shuffles' WSS, which weights each flow by its
-//! volume; and section 3, its inter-transfer controller's weighted fair sharing, with equal weights
-//! of coflows. A flow's weight is the rate at which it would end together with the rest of its
-//! coflow if the coflow were alone; rates are weighted max-min. On a link that is the bottleneck of
-//! several coflows each therefore gets the same rate. Differs: Orchestra's controller divides every
-//! congested link evenly among coflows. A coflow with its bottleneck elsewhere has less weight
-//! here, in proportion to its lower need, as max-min rates need a single weight per flow. Weights
-//! follow remaining volumes when a coflow arrives, grows or completes; Orchestra's follow initial
-//! volumes. The rate of a flow that completes before its coflow is shared by weight among flows on
-//! its links.
+//! with Orchestra* (SIGCOMM 2011), section 5 for the WSS of shuffles, which weights each flow by
+//! its volume, and section 3 for the weighted fair sharing of the inter-transfer controller, here
+//! with equal weights of coflows. A flow's weight is the rate at which it would end together with
+//! the other flows of its coflow if the coflow was alone; rates are weighted max-min. Coflows with
+//! a common bottleneck link therefore get the same rate on the link. Differs: Orchestra's
+//! controller divides every congested link evenly among coflows. Here a coflow has less weight on
+//! links other than its bottleneck, in proportion to its lower need, as max-min rates require a
+//! single weight per flow. Weights are computed from remaining volumes when a coflow arrives, grows
+//! or completes; Orchestra's weights are computed from initial volumes. The rate of a flow that
+//! completes before its coflow is shared by weight among flows on its links.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};
@@ -20,7 +20,7 @@ use crate::network::FlowId;
 use crate::order::CoflowOrder;
 use crate::plan::Plan;
 
-/// Weighted fair sharing between coflows and within each.
+/// Weighted fair sharing between coflows and within each coflow.
 #[derive(Clone, Debug, Default)]
 pub struct Wss {
     plan: Plan,
@@ -32,9 +32,9 @@ pub struct Wss {
 }
 
 impl Allocator for Wss {
-    /// Cost: when a coflow arrives, grows or completes, some walks along the routes of all active
+    /// Cost: when a coflow arrives, grows or completes, some passes over the routes of all active
     /// flows, and a heap operation per full link; otherwise the flows on the links of completed
-    /// ones.
+    /// flows.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         let Self { plan, filling, ranks, weights, rates } = self;
         if !ranks.is_new_order(event, active) {
@@ -47,8 +47,8 @@ impl Allocator for Wss {
             let flows = active.flows_of(coflow);
             let time_s = plan.alone_s(active, flows);
             for id in flows {
-                // A flow without remaining volume gets a bit's weight: with none it would never
-                // end.
+                // A flow without remaining volume gets the weight of a bit: with weight 0 it would
+                // never end.
                 let weight = active.remaining_bits(*id).max(1.0) / if time_s > 0.0 { time_s } else { 1.0 };
                 weights[id.0 as usize] = weight;
                 rates.push((*id, weight));
@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wss_leaves_nothing_that_a_flow_could_use((network, flows) in networks()) {
+        fn wss_is_work_conserving((network, flows) in networks()) {
             keeps_the_laws(&network, &flows, Wss::default(), false);
         }
 
@@ -80,7 +80,7 @@ mod tests {
             let link = |flow: &Flow| flow.route[0];
             let Some(first) = flows.first().map(link) else { return Ok(()) };
             let together = flows.iter().filter(|flow| link(flow) == first).zip(&bytes);
-            // Only the first link can be the bottleneck: all flows have ample rate elsewhere.
+            // Only the first link can be the bottleneck: the rates of all other links are ample.
             let rate = |at| if LinkId(at) == first { BitRate::bps(10_000) } else { BitRate::mbps(1) };
             let narrow = Network::new((0..network.links() as u32).map(rate).collect()).expect("links have rates");
             let at_once = |(flow, bytes): (&Flow, &u64)| Flow {
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn coflows_share_a_common_bottleneck_equally() {
-        // On one link: one flow of 30 Mbit; two flows of 5 and 10 Mbit.
+        // Coflows on a common link: a flow of 30 Mbit; two flows of 5 and 10 Mbit.
         let network = Network::new(vec![BitRate::mbps(10)]).expect("it has a rate");
         let flow = |(coflow, mbit): (u32, u64)| Flow {
             coflow: CoflowId(coflow),

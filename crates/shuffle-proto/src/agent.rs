@@ -3,8 +3,8 @@
 //!
 //! The state machine asks its driver for actions ([`AgentAction`]), and gets the result of each
 //! ([`Answer`], or a [`Failure`]). While the coordinator is unreachable, no flow has a limit: after
-//! [`SILENCE_MAX`] without an answer all limits are lifted. When the coordinator is back, the agent
-//! joins again with all flows. After any failure between the two they start over in the same way.
+//! [`SILENCE_MAX`] without an answer all limits are lifted. When the coordinator answers again, the
+//! agent joins again with all flows. The agent also joins again after any other failure.
 //!
 //! Leaves out: sockets and clocks (the `shuffle` room), the reports ([`crate::announced_flows`]),
 //! the limits in force ([`crate::enforcement`]). Read [`Agent`] and [`AgentAction`] first.
@@ -25,13 +25,14 @@ use std::net::{IpAddr, SocketAddr};
 pub const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// Time limit of one request.
 pub const REPLY_MAX: Duration = SILENCE_MAX;
-/// Interval between two listings of connections. It shrinks to [`LOOK_SOON`] if a flow should
-/// complete earlier, and grows if listings take more than one part in [`LOOKS_MIN`] of the time.
+/// Interval between two listings of connections. The interval shrinks down to [`LOOK_SOON`] if a
+/// flow should complete earlier, and grows if listings take more than one part in [`LOOKS_MIN`] of
+/// the time.
 const LOOK_EVERY: Duration = Duration::from_ms(100);
 const LOOK_SOON: Duration = Duration::from_ms(5);
 const LOOKS_MIN: u64 = 20;
-/// Maximum of that interval unless listings take half of the time. Flows without news for twice as
-/// long count as idle.
+/// Maximum interval between two listings, unless listings take half of the time. The coordinator
+/// treats flows as idle if there is no update for twice as long.
 const LOOK_LATE: Duration = Duration::from_ms(250);
 /// Maximum interval between two requests of the agent.
 pub const SAY_EVERY: Duration = Duration::from_ms(200);
@@ -39,31 +40,31 @@ pub const SAY_EVERY: Duration = Duration::from_ms(200);
 pub const LIMITS_WAIT: Duration = Duration::from_secs(10);
 /// Pauses between two attempts to join.
 const BACKOFF: Backoff = Backoff::new(Duration::from_ms(50), Duration::from_ms(500));
-/// Time after the start of a session for which limits of the previous session stay in force without
-/// being repeated.
+/// Time after the start of a session for which limits of the previous session stay in force if the
+/// coordinator does not repeat them.
 pub const OLD_LIMITS: Duration = SILENCE_MAX;
-/// Maximum number of unannounced connections in a listing, for rules.
+/// Maximum number of unannounced connections in a listing, to which rules may apply.
 pub const CONNECTIONS_MAX: usize = 2 * HOST_FLOWS_MAX;
-/// Maximum number of flows in one request. It keeps requests below 64 KiB, from which on they take
-/// turns.
+/// Maximum number of flows in one request. It keeps requests below 64 KiB, because larger requests
+/// take turns at the coordinator.
 pub const FLOWS_TOGETHER: usize = 100;
 
 /// Configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// Addresses of flows to its host. If empty, the coordinator decides.
+    /// Addresses of flows to the agent's host. If empty, the coordinator decides.
     pub addresses: Vec<IpAddr>,
-    /// All addresses in its host's network namespace.
+    /// All addresses in the network namespace of the agent's host.
     pub addresses_here: Vec<IpAddr>,
-    /// Goodput of its host's link, each way.
+    /// Goodput of the host's link in each direction.
     pub link_rate: BitRate,
     /// Rules by which flows are announced on behalf of their programs.
     pub rules: Rules,
-    /// Matching of flows, equal to the coordinator's.
+    /// Classification of flows, equal to the coordinator's.
     pub settings: ClassSettings,
-    /// True for an ideal network in simulations: nothing fails and requests keep their order. Then
-    /// no request waits for the previous answer, there are no keep-alives, and the caller lists
-    /// connections at will.
+    /// True for an ideal network in simulations, where nothing fails and requests keep their order.
+    /// Then no request waits for the previous answer, there are no keep-alives, and the caller
+    /// lists connections at any time.
     pub is_ideal: bool,
 }
 
@@ -106,16 +107,17 @@ pub enum AgentAction {
 pub enum Answer {
     /// Input for joining.
     Prepared {
-        /// Addresses of the coordinator; `None` if the lookup failed, which keeps the earlier ones.
+        /// Addresses of the coordinator; `None` if the lookup failed, and the agent keeps the
+        /// earlier addresses.
         coordinator: Option<Vec<SocketAddr>>,
-        /// A number that nobody can guess.
+        /// Random number that nobody can guess, which identifies the session.
         session: u64,
     },
     /// Connections of this host.
     Listing {
-        /// Connections in the order of flows, announced ones included.
+        /// Connections in the order of flows, announced connections included.
         flows: Vec<ListedConnection>,
-        /// Number of further connections.
+        /// Number of further connections that were left out.
         left_out: u64,
     },
     /// The coordinator has accepted the request.
@@ -124,12 +126,12 @@ pub enum Answer {
     Limits(Vec<Limit>),
 }
 
-/// Reason for the failure of an [`AgentAction`], in one line.
+/// Reason for the failure of an [`AgentAction`], with a text of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The coordinator does not know the agent's session.
     NotJoined(String),
-    /// The request can never succeed; joining is given up after it.
+    /// The request can never succeed. If it was a request to join, the agent gives up.
     Refused(String),
     /// The request may succeed later.
     Passing(String),
@@ -142,12 +144,12 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Output of an agent besides asks.
+/// Output of an agent besides actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An order about limits; orders must be executed in sequence.
     Order(LimitOrder),
-    /// A message for people.
+    /// A message for the log.
     Notice(Notice),
     /// The coordinator refuses this agent for good, with the reason in one line. The driver must
     /// end the agent.
@@ -163,7 +165,7 @@ pub enum Notice {
     Back,
     /// The coordinator asks the agent to join again.
     Rejoins(String),
-    /// The coordinator is unreachable; reported once until it is back.
+    /// The coordinator is unreachable. Reported once until it is reachable again.
     Away(String),
     /// The coordinator is still unreachable.
     StillAway(String),
@@ -171,10 +173,10 @@ pub enum Notice {
     Silent,
     /// Connections cannot be listed.
     Unlisted(String),
-    /// Number of connections that no rule covers for lack of room. Reported at the start of the
-    /// period.
+    /// Number of connections to which no rule applies for lack of room. Reported when this state
+    /// begins.
     Cut(u64),
-    /// There are more flows than may be announced. Reported at the start of the period.
+    /// There are more flows than may be announced. Reported when this state begins.
     Full,
 }
 
@@ -216,21 +218,21 @@ pub struct Agent {
     /// Time of the coordinator's last answer; `None` once limits are lifted because of its silence.
     heard_at: Option<Instant>,
     /// Time at which limits of sessions before the last one are lifted; `None` if there are none. A
-    /// further session does not postpone it.
+    /// further session does not postpone this time.
     lift_old_at: Option<Instant>,
-    /// Sessions with the coordinator, the only controller.
+    /// Session with the coordinator, which is the only controller.
     controllers: Controllers,
     is_cut: bool,
     is_full: bool,
-    /// Flows announced since the pending listing was requested, which may lack them, as the kernel
-    /// described them then.
+    /// Flows announced since the pending listing was requested, with the kernel's state at the
+    /// announcement. The listing may lack these flows.
     newer: BTreeMap<FlowKey, ListedConnection>,
     asks_so_far: u64,
     asks: VecDeque<(u64, AgentAction)>,
     events: VecDeque<Event>,
 }
 
-/// Phase of the agent. Numbers refer to unanswered asks.
+/// Phase of the agent. The numbers identify unanswered actions.
 #[derive(Debug)]
 enum Phase {
     Pausing { until: Instant },
@@ -250,8 +252,8 @@ struct Session {
     looked_at: Instant,
     look_took: Duration,
     said_at: Instant,
-    /// True if there was something to report at the last check. Reports finish before the next
-    /// listing.
+    /// True if there was something to report at the last check. All reports are sent before the
+    /// next listing.
     is_saying: bool,
 }
 
@@ -282,7 +284,7 @@ impl Agent {
         self.advance(now);
     }
 
-    /// Handles a program's announcement about its flow, whose state in the kernel is given.
+    /// Handles a program's announcement about its flow, with the flow's state in the kernel.
     ///
     /// Errors: see [`AnnounceError`].
     pub fn handle_announcement(
@@ -336,13 +338,13 @@ impl Agent {
         self.events.push_back(Event::Order(LimitOrder::Keep(flows)));
     }
 
-    /// Handles the end of a flow, whatever its connection does.
+    /// Handles the end of a flow, even if its connection stays open.
     pub fn handle_over(&mut self, now: Instant, flow: FlowKey) {
         self.advance(now);
         self.book.end(flow);
     }
 
-    /// Handles the result of the ask with this number. A result that is no longer awaited is
+    /// Handles the result of the action with this number. A result that is no longer awaited is
     /// ignored.
     pub fn handle_answer(&mut self, now: Instant, number: u64, answer: Result<Answer, Failure>) {
         self.advance(now);
@@ -373,7 +375,7 @@ impl Agent {
     }
 
     fn handle_answer_in_session(&mut self, number: u64, answer: Result<Answer, Failure>) {
-        // Limits were lifted meanwhile, and the coordinator does not know.
+        // True if limits were lifted meanwhile, which the coordinator does not know.
         let is_silent = self.heard_at.is_none() && !self.config.is_ideal;
         let Phase::Joined(session) = &mut self.phase else { return };
         if session.look.take_if(|asked| *asked == number).is_some() {
@@ -402,7 +404,7 @@ impl Agent {
         }
     }
 
-    /// Ends the agent: limits are lifted, and the coordinator is told.
+    /// Ends the agent: lifts all limits, and deregisters from the coordinator.
     pub fn handle_end(&mut self, now: Instant) {
         self.advance(now);
         if matches!(self.phase, Phase::Ended { asked: Some(_) }) {
@@ -411,12 +413,13 @@ impl Agent {
         (self.heard_at, self.lift_old_at) = (None, None);
         self.asks.clear();
         self.events.push_back(Event::Order(LimitOrder::LiftAll));
-        // Without this request the agent would count as gone a second later.
+        // Without this request the coordinator would wait a second before it treats the agent as
+        // disconnected.
         let asked = self.last_session.map(|session| self.ask(AgentAction::Leave { session }));
         self.phase = Phase::Ended { asked };
     }
 
-    /// Returns the next action, and the number by which it is answered.
+    /// Returns the next action, and the number for its answer.
     pub fn poll_ask(&mut self) -> Option<(u64, AgentAction)> {
         if self.asks.is_empty() {
             self.go_on();
@@ -424,8 +427,8 @@ impl Agent {
         self.asks.pop_front()
     }
 
-    /// Returns true if the answer to the ask with this number is still awaited. All other requests
-    /// in flight may be cancelled.
+    /// Returns true if the answer to the action with this number is still awaited. The driver may
+    /// cancel all other requests in flight.
     pub fn is_awaited(&self, number: u64) -> bool {
         match &self.phase {
             Phase::Pausing { .. } => false,
@@ -463,7 +466,7 @@ impl Agent {
         next.into_iter().chain(lift_at).min()
     }
 
-    /// Announced flows whose connections still exist, as far as known; a listing includes them.
+    /// Announced flows whose connections still exist, as far as known. A listing must include them.
     pub fn connections(&self) -> BTreeSet<FlowKey> {
         self.book.connections()
     }
@@ -503,7 +506,7 @@ impl Agent {
         }
     }
 
-    /// Asks for the next due actions.
+    /// Requests the actions that are due.
     fn go_on(&mut self) {
         let (now, is_ideal) = (self.now, self.config.is_ideal);
         match &self.phase {
@@ -539,7 +542,7 @@ impl Agent {
         }
     }
 
-    /// Time of the next listing. It must not delay programs that wait for a flow's end.
+    /// Time of the next listing. Programs that wait for a flow's end must not wait for the listing.
     fn look_at(&self, session: &Session) -> Instant {
         session.looked_at + look_after(session.look_took, self.book.soonest_end())
     }
@@ -563,13 +566,13 @@ impl Agent {
         for Limit { flow, rate_bps } in limits {
             let rate = rate_bps.map(BitRate::bps);
             self.book.limit(*flow, rate);
-            // A flow that has ended meanwhile needs no limit.
+            // A flow that has ended by now needs no limit.
             known.extend(self.book.socket(*flow).map(|socket| (*flow, rate, socket)));
         }
         self.events.push_back(Event::Order(LimitOrder::Set(known)));
     }
 
-    /// Joins with all flows, or with the first of them.
+    /// Joins with reports of all flows, or of the first of them.
     fn join(&mut self, session: u64) {
         self.book.say_all();
         let reports = self.book.take(FLOWS_TOGETHER);
@@ -581,7 +584,7 @@ impl Agent {
         }
     }
 
-    /// Starts the session after the coordinator has accepted it.
+    /// Begins the session after the coordinator has accepted it.
     fn begin(&mut self, number: u64) {
         let now = self.now;
         (self.heard_at, self.last_session) = (Some(now), Some(number));
@@ -608,7 +611,7 @@ impl Agent {
         let is_joining = !matches!(self.phase, Phase::Joined(_));
         self.asks.clear();
         let retry = match failure {
-            // Keys of another host or invalid settings: retrying does not help.
+            // Keys of another host or invalid settings: a retry cannot succeed.
             Failure::Refused(line) if is_joining => {
                 self.phase = Phase::Ended { asked: None };
                 self.events.push_back(Event::GivenUp(line));
@@ -628,15 +631,15 @@ impl Agent {
     }
 }
 
-/// Interval from the start of a listing of this duration to the next one, if a flow should complete
-/// after `soonest_end`.
+/// Interval between the starts of two listings, if a listing takes `look_took` and the first flow
+/// should complete after `soonest_end`.
 fn look_after(look_took: Duration, soonest_end: Option<Duration>) -> Duration {
     let soonest = soonest_end.unwrap_or(LOOK_EVERY).clamp(LOOK_SOON, LOOK_EVERY);
     soonest.max((look_took * LOOKS_MIN).min(LOOK_LATE)).max(look_took * 2)
 }
 
-/// Returns true for a connection with the coordinator: the agent's own, or another agent's if the
-/// coordinator runs on this host.
+/// Returns true for a connection with the coordinator: the agent's own connection, or another
+/// agent's connection if the coordinator runs on this host.
 fn is_control(key: FlowKey, coordinator: &[SocketAddr], addresses: &[IpAddr]) -> bool {
     coordinator.iter().any(|at| {
         let is_here = at.ip() == key.local.ip() || at.ip().is_loopback() || addresses.contains(&at.ip());

@@ -1,7 +1,7 @@
-//! An agent's knowledge of its host's flows, and the updates that the coordinator has not received.
+//! An agent's record of its host's flows, and the updates that the coordinator has not received.
 //!
-//! Flows come from announcements and rules, their progress and their ends from listings. Reports
-//! are built on request from the changes so far, so nothing piles up while the coordinator is
+//! Announcements and rules add flows; listings show their progress and their ends. Reports are
+//! built on request from the changes so far, so no reports accumulate while the coordinator is
 //! unreachable. Leaves out: clocks, sockets, listing flows (drivers). Read [`AnnouncedFlows`]
 //! first.
 
@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 /// Maximum number of unreported ends, above which the oldest is dropped. A reachable coordinator
-/// gets them long before; a restarted one gets all flows again.
+/// receives them long before; a restarted coordinator receives all flows again.
 const ENDED_MAX: usize = HOST_FLOWS_MAX;
 
-/// Maximum number of known connections of one user, a part of the host's maximum.
+/// Maximum number of known connections of one user: a part of the host's maximum.
 pub const USER_FLOWS_MAX: usize = HOST_FLOWS_MAX / 4;
-/// Maximum number of coflows of one user, a part of the host's maximum.
+/// Maximum number of coflows of one user: a part of the host's maximum.
 pub const USER_COFLOWS_MAX: usize = HOST_COFLOWS_MAX / 2;
 
 /// A TCP connection of this host, as listed.
@@ -31,11 +31,11 @@ pub struct ListedConnection {
     pub user: u32,
     /// True if the program may still write.
     pub may_send: bool,
-    /// Bytes acknowledged.
+    /// Bytes that the peer has acknowledged.
     pub acked_bytes: u64,
     /// Bytes written by the program.
     pub written_bytes: u64,
-    /// Rate limit of the socket.
+    /// Current rate limit of the socket; `None` for no limit.
     pub limit: Option<BitRate>,
 }
 
@@ -43,7 +43,7 @@ pub struct ListedConnection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnnounceError {
-    /// An invalid name of a coflow.
+    /// The name of the coflow is invalid.
     Name(ReportError),
     /// The host has reached its maximum number of flows.
     TooManyFlows,
@@ -87,7 +87,7 @@ pub struct AnnouncedFlows {
     is_full: bool,
 }
 
-/// One user's part of the book.
+/// One user's part of the announced flows.
 #[derive(Debug, Default)]
 struct Share {
     /// Number of known connections.
@@ -100,14 +100,15 @@ struct Share {
 struct Entry {
     socket: Socket,
     user: u32,
-    /// Name of its coflow; `None` if that is complete and the connection is still open.
+    /// Name of the flow's coflow; `None` if the flow is complete and its connection is still open.
     coflow: Option<String>,
-    /// Byte count of the connection at the start of this coflow.
+    /// Byte count of the connection at the start of the flow's coflow.
     before_bytes: u64,
     size_bytes: u64,
     moved_bytes: u64,
     is_size_said: bool,
-    /// True if a rule has announced the flow, so only its written bytes are known.
+    /// True if a rule has announced the flow, so its total size is unknown and only its written
+    /// bytes count.
     is_open: bool,
     /// Byte count of the connection at which the flow is complete. `None` until the program
     /// announces its last write.
@@ -128,29 +129,29 @@ impl Entry {
 #[derive(Debug)]
 struct EndedFlow {
     flow: FlowKey,
-    /// Coflow and size to report first, if they are unreported, too.
+    /// Coflow and size to report before the end, if the coordinator does not know them yet.
     unreported: Option<(String, u64)>,
     moved_bytes: u64,
 }
 
-/// A connection's identity and earlier limit, for the enforcement of limits.
+/// A connection's identity and its earlier limit, for the enforcement of limits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
     /// Socket cookie, unique since boot.
     pub cookie: u64,
-    /// Rate limit when the connection was first known.
+    /// Rate limit of the socket before the agent's first limit; `None` for no limit.
     pub limit: Option<BitRate>,
 }
 
 impl Default for AnnouncedFlows {
-    /// Creates an empty book with default settings.
+    /// Creates an empty record with default settings.
     fn default() -> Self {
         Self::new(ClassSettings::default())
     }
 }
 
 impl AnnouncedFlows {
-    /// Creates an empty book. Flows are matched as by the coordinator.
+    /// Creates an empty record. `settings` must equal the coordinator's.
     pub fn new(settings: ClassSettings) -> Self {
         Self {
             settings,
@@ -188,9 +189,9 @@ impl AnnouncedFlows {
             }
             (entry.size_bytes, entry.is_size_said) = (size_bytes, false);
         } else {
-            // The first coflow of a connection may have begun before its announcement; any later
-            // data belongs to another coflow. Data written for the previous coflow does not count
-            // for this one, even if it is still in flight.
+            // The first coflow of a connection may have begun before its announcement, but all
+            // later data belongs to a later coflow. Data written for the previous coflow does not
+            // count for the new coflow, even if it is still in flight.
             let before_bytes = self.flows.get_mut(&flow).map_or(0, |before| {
                 before.moved_bytes = before.moved_by(state.acked_bytes);
                 match (&before.coflow, before.ends_at_bytes) {
@@ -201,7 +202,7 @@ impl AnnouncedFlows {
             });
             self.end(flow);
             let known = self.flows.get(&flow);
-            // The rate limit before any limit of ours.
+            // Rate limit before the agent's first limit.
             let limit = known.map_or(state.limit, |known| known.socket.limit);
             let entry = Entry {
                 socket: Socket { cookie: state.cookie, limit },
@@ -225,7 +226,7 @@ impl AnnouncedFlows {
 
     /// Checks that there is room for this flow in this coflow.
     ///
-    /// Errors: the book, or the user's part of it, is full.
+    /// Errors: the host or the user has reached its maximum number of flows or coflows.
     fn check_room(&self, state: &ListedConnection, coflow: &str) -> Result<(), AnnounceError> {
         let (known, user) = (self.flows.get(&state.flow), state.user);
         let share = self.shares.get(&user);
@@ -261,8 +262,8 @@ impl AnnouncedFlows {
     }
 
     /// Handles a program's announcement that it has written a flow's last byte for its coflow. The
-    /// flow is complete once these bytes have arrived; the connection may serve another coflow. An
-    /// announcement for a coflow that is no longer the flow's is ignored.
+    /// flow is complete once these bytes have arrived; the connection may then serve another
+    /// coflow. An announcement for a coflow other than the flow's current coflow is ignored.
     pub fn finish(&mut self, state: &ListedConnection, coflow: Option<&str>) {
         let Some(entry) = self.flows.get_mut(&state.flow) else { return };
         if entry.socket.cookie != state.cookie {
@@ -286,8 +287,8 @@ impl AnnouncedFlows {
         }
     }
 
-    /// Shortest time after the last listing in which a flow can deliver its known bytes at its rate
-    /// limit.
+    /// Returns the shortest time after the last listing within which a flow can deliver its known
+    /// bytes at its rate limit.
     pub fn soonest_end(&self) -> Option<Duration> {
         let entries = self.flows.values().filter(|entry| entry.coflow.is_some());
         let end = |entry: &Entry| {
@@ -298,7 +299,7 @@ impl AnnouncedFlows {
         entries.filter_map(end).min()
     }
 
-    /// Ends a flow's part in its coflow: its data has arrived, or never will.
+    /// Ends a flow's part in its coflow: its data has arrived, or will never arrive.
     pub fn end(&mut self, flow: FlowKey) {
         let Some(entry) = self.flows.get_mut(&flow) else { return };
         let Some(coflow) = entry.coflow.take() else { return };
@@ -360,21 +361,21 @@ impl AnnouncedFlows {
         }
         let mice_below = self.settings.mice_below.as_u64();
         for state in listing {
-            // The coordinator need not know mice.
+            // Mice are not announced, because the coordinator does not limit them.
             let is_new =
                 state.may_send && state.written_bytes >= mice_below && !self.flows.contains_key(&state.flow);
             if !is_new {
                 continue;
             }
             let Some(coflow) = rule(state.flow) else { continue };
-            // `take_full` reports a lack of room; an invalid name is the rule author's error.
+            // `take_full` reports a lack of room. An invalid name is an error of the rule's author.
             if self.announce(state, &coflow, state.written_bytes).is_ok() {
                 self.flows.get_mut(&state.flow).expect("it has been announced").is_open = true;
             }
         }
     }
 
-    /// Connection of an announced flow.
+    /// Returns the socket of an announced flow's connection.
     pub fn socket(&self, flow: FlowKey) -> Option<Socket> {
         self.flows.get(&flow).filter(|entry| entry.coflow.is_some()).map(|entry| entry.socket)
     }
@@ -389,7 +390,7 @@ impl AnnouncedFlows {
         self.flows.iter().filter(|(_, entry)| entry.coflow.is_some()).map(|(flow, _)| *flow).collect()
     }
 
-    /// Marks everything as unreported, because a coordinator must receive all flows again.
+    /// Marks all flows as unreported, because a coordinator must receive all flows again.
     pub fn say_all(&mut self) {
         self.ended.clear();
         self.pending_updates = self.flows();
@@ -400,7 +401,7 @@ impl AnnouncedFlows {
     pub fn take(&mut self, flows_max: usize) -> Vec<Report> {
         let mut reports = Vec::new();
         for _ in 0..flows_max {
-            // A flow that has ended and is announced again ends first.
+            // The end of a flow is reported before its new announcement.
             if let Some(EndedFlow { flow, unreported, moved_bytes }) = self.ended.pop_front() {
                 reports.extend(unreported.map(|(coflow, size_bytes)| Report::Flow {
                     flow,
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_over_once_it_has_arrived() {
+    fn flow_ends_once_its_announced_bytes_have_arrived() {
         let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_unrequested_ends_are_kept() {
+    fn oldest_unreported_ends_are_dropped() {
         let mut book = AnnouncedFlows::default();
         for size_bytes in 0..=ENDED_MAX as u64 {
             book.announce(&seen(0, 0), "a", size_bytes).expect("there is room");
@@ -509,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_one_coflow_do_not_count_twice() {
+    fn bytes_count_for_only_one_coflow() {
         let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         book.finish(&seen(300_000, 1_000_000), None);
@@ -539,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_mouse_the_settings_say() {
+    fn rules_announce_flows_from_the_mouse_size() {
         let mut book = AnnouncedFlows::new(ClassSettings { mice_below: ByteCount::new(10) });
         book.observe(&[seen(0, 9)], |_| Some("r".into()));
         assert!(book.flows().is_empty());
@@ -548,13 +549,13 @@ mod tests {
     }
 
     #[test]
-    fn next_coflow_of_a_connection_ends_the_previous_one() {
+    fn next_coflow_of_a_connection_ends_the_previous_coflow() {
         let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.take(9), [said("a", 1_000_000)]);
         book.announce(&seen(400_000, 1_000_000), "b", 500_000).expect("there is room");
         assert_eq!(book.take(9), [moved(400_000), ended(), said("b", 500_000)]);
-        // Data in the socket's buffer belongs to a.
+        // Data that was already in the socket's buffer belongs to coflow a.
         book.observe(&[seen(900_000, 1_400_000)], NOBODY);
         assert_eq!(book.take(9), []);
         book.observe(&[seen(1_200_000, 1_600_000)], NOBODY);
@@ -562,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_another_coflow_is_not_the_flows() {
+    fn end_of_another_coflow_is_ignored() {
         let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000).expect("there is room");
         book.announce(&seen(1_000, 1_000), "b", 500).expect("there is room");
@@ -573,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn soonest_end_is_the_rest_at_the_current_rate() {
+    fn soonest_end_is_remaining_bytes_over_the_rate_limit() {
         let mut book = AnnouncedFlows::default();
         book.announce(&seen(0, 0), "a", 1_000_000).expect("there is room");
         assert_eq!(book.soonest_end(), None);
@@ -581,7 +582,7 @@ mod tests {
         assert_eq!(book.soonest_end(), Some(Duration::from_secs(1)));
         book.observe(&[seen(900_000, 1_000_000)], NOBODY);
         assert_eq!(book.soonest_end(), Some(Duration::from_ms(100)));
-        // A connection whose data has moved may close at any time.
+        // A connection whose data has all arrived may close at any time: no end is predicted.
         book.observe(&[seen(1_000_000, 1_000_000)], NOBODY);
         assert_eq!(book.soonest_end(), None);
         book.limit(flow(), None);
@@ -595,14 +596,14 @@ mod tests {
 
     /// One user could take all of a host's flows (#17).
     #[test]
-    fn user_has_a_bounded_part_of_flows_and_coflows() {
+    fn user_may_use_a_limited_part_of_flows() {
         let mut book = AnnouncedFlows::default();
         for number in 0..USER_FLOWS_MAX {
             book.announce(&of_user(1, number), "a", 60_000).expect("there is room");
         }
         let error = book.announce(&of_user(1, USER_FLOWS_MAX), "a", 60_000).expect_err("no more");
         assert_eq!(error, AnnounceError::TooManyUserFlows(1));
-        // Known flows may still grow, and other users have their own part.
+        // Known flows may still grow, and other users have their own parts.
         book.announce(&of_user(1, 0), "a", 70_000).expect("it is known");
         book.announce(&of_user(2, USER_FLOWS_MAX), "a", 60_000).expect("another's");
         // Closed connections make room.
@@ -621,7 +622,7 @@ mod tests {
         assert!(book.take_full());
         book.end(of_user(1, 0).flow);
         book.announce(&of_user(1, USER_COFLOWS_MAX), "more", 60_000).expect("one has ended");
-        // All users together have the coordinator's maximum for one host.
+        // All users together are limited by the coordinator's maximum for one host.
         let mut user = 2;
         while let Ok(()) =
             book.announce(&of_user(user, usize::try_from(user).expect("few") + 60_000), "x", 60_000)

@@ -1,11 +1,12 @@
-//! Announcements of flows, from a program to its host's agent: one JSON object a line, each
-//! answered by one.
+//! Announcements of flows, from a program to its host's agent: one JSON object on each line, and
+//! one line as the answer.
 //!
 //! `{"flow":{"local":…,"remote":…},"coflow":"…","size_bytes":…}` announces a flow, or more data for
-//! it. `{"ended":{"local":…,"remote":…},"coflow":"…"}` states that all of its data is written,
-//! although the connection stays open; without `coflow` it applies to the flow's current coflow.
+//! a known flow. `{"ended":{"local":…,"remote":…},"coflow":"…"}` states that all data of the flow
+//! is written, although the connection stays open. Without `coflow` it applies to the flow's
+//! current coflow.
 //!
-//! Leaves out: transport of lines, permissions, and existence of flows. Read [`Announcement`].
+//! Leaves out: transport of lines, permissions, and whether flows exist. Read [`Announcement`].
 
 use crate::control::FlowKey;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ pub enum Announcement {
     Flow {
         /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// Name of its coflow. Any text; the receiver validates it.
+        /// Name of the flow's coflow. Any text; the receiver validates it.
         coflow: String,
         /// Total bytes of the flow for this coflow so far.
         size_bytes: u64,
@@ -31,7 +32,8 @@ pub enum Announcement {
     Ended {
         /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// Name of the coflow; ignored if the flow belongs to another coflow by now.
+        /// Name of the flow's coflow. The announcement is ignored if the flow belongs to another
+        /// coflow by now.
         coflow: Option<String>,
     },
 }
@@ -64,7 +66,7 @@ impl std::error::Error for LineError {}
 #[serde(deny_unknown_fields)]
 struct AnnouncementLine {
     flow: Option<FlowKey>,
-    /// Earlier versions of the libraries send `transfer`.
+    /// Earlier versions of the client libraries send the field as `transfer`.
     #[serde(alias = "transfer")]
     coflow: Option<String>,
     size_bytes: Option<u64>,
@@ -102,7 +104,7 @@ impl Announcement {
 pub struct Reply {
     /// True if the line was accepted.
     pub ok: bool,
-    /// Reason for refusing it, in one line.
+    /// Reason for refusing the line, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_announces_or_ends_and_nothing_else() {
+    fn line_is_an_announcement_an_end_or_refused() {
         let line = format!(r#"{{"flow":{FLOW},"coflow":"t","size_bytes":7}}"#);
         let flow = Announcement::Flow { flow: key(), coflow: "t".into(), size_bytes: 7 };
         assert_eq!(Announcement::read(line.as_bytes()), Ok(flow.clone()));
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn line_may_reach_the_limit_only() {
+    fn lines_above_the_length_limit_are_refused() {
         let line = format!(r#"{{"ended":{FLOW}}}"#);
         let padded = |length: usize| format!("{line}{}", " ".repeat(length - line.len()));
         assert!(Announcement::read(padded(LINE_BYTES_MAX).as_bytes()).is_ok());

@@ -1,27 +1,27 @@
-//! Flow Chasing as published: each flow finishes with its coflow's last, and the remaining rate is
-//! given away.
+//! Flow Chasing as published: each flow finishes with its coflow's last flow, and leftover rate is
+//! given to flows that can use it.
 //!
 //! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow
 //! Chasing* (2016), which calls a coflow a transfer. When a flow arrives: Algorithm 1, then
 //! equations 7 to 9 (every coflow that can finish earlier does, smallest first) and equation 10 (no
 //! rate is left unused). When a flow completes: equations 7 to 10 for the coflows on its links
-//! (section 4.3). Data that comes later counts as a flow that arrives (section 4.4).
+//! (section 4.3). Data announced later counts as an arriving flow (section 4.4).
 //!
 //! In short, with `bits[l]` the volume of a coflow on link `l`: the coflow finishes in `max_l
 //! bits[l] / bps[l]` if all of its flows finish then.
 //!
 //! Differs: remaining volumes of coflows are compared when a coflow arrives or completes, not at
-//! each flow's completion. Equations 7 to 9 then make all flows of a coflow finish together: a
+//! each flow's completion. Equations 7 to 9 then make all flows of a coflow finish together, so a
 //! faster flow is slowed down.
 
 use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, CoflowOrder, Event, FlowId, LinkId, Plan, ROUNDING};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Order of coflows for leftover rate.
+/// Order in which coflows get leftover rate.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// Smallest total volume first (section 5.2: remaining volumes are not exactly known on real
-    /// hosts).
+    /// Smallest total volume first (section 5.2, because real hosts do not know remaining volumes
+    /// exactly).
     Total,
     /// Smallest remaining volume first (section 4.3).
     #[default]
@@ -35,13 +35,13 @@ pub struct Chase {
     is_work_conserving: bool,
     plan: Plan,
     ranks: CoflowOrder,
-    /// For each coflow that could not be sped up: the link that prevents it, valid while the link
-    /// has no spare rate.
+    /// For each coflow that could not be sped up: the link without spare rate. The entry is valid
+    /// while the link has no spare rate.
     held_by: BTreeMap<CoflowId, LinkId>,
-    /// For the current coflow: its volume on each link, and its rate there.
+    /// For each link: volume of the current coflow, and its rate there.
     bits: Vec<f64>,
     given_bps: Vec<f64>,
-    /// For each flow: true if it has just arrived.
+    /// For each flow by id: true if the flow has just arrived.
     is_new: Vec<bool>,
 }
 
@@ -66,10 +66,11 @@ impl Chase {
         }
     }
 
-    /// Algorithm 1, for each arrived flow. Returns each coflow's time to completion in seconds.
+    /// Applies Algorithm 1 to each arrived flow. Returns each coflow's time to completion in
+    /// seconds.
     fn intra_coflow(&mut self, event: &Event, active: &ActiveFlows) -> BTreeMap<CoflowId, f64> {
         let mut through_s = BTreeMap::new();
-        // Lines 1 to 6: no flow finishes before its coflow's last.
+        // Lines 1 to 6: no flow finishes before its coflow's last flow.
         for coflow in active.coflows() {
             let flows = active.flows_of(coflow);
             let old = flows.iter().filter(|id| !self.is_new[id.0 as usize]);
@@ -79,13 +80,14 @@ impl Chase {
             }
             through_s.insert(coflow, time_s);
         }
-        // Lines 7 to 16, coflow by coflow; simultaneous flows have no meaningful order.
+        // Lines 7 to 16 are applied coflow by coflow, because simultaneous flows have no meaningful
+        // order.
         let mut coming: BTreeMap<CoflowId, Vec<FlowId>> = BTreeMap::new();
         for id in came(event).filter(|id| self.is_new[id.0 as usize]) {
             coming.entry(active.coflow(id)).or_default().push(id);
         }
         for flows in coming.values_mut() {
-            // A flow that has both arrived and grown appears once.
+            // A flow that has both arrived and grown is listed only once.
             flows.sort_unstable();
             flows.dedup();
         }
@@ -96,7 +98,8 @@ impl Chase {
         through_s
     }
 
-    /// Lines 7 to 16 for the arrived flows of one coflow, which finishes in `time_s` without them.
+    /// Applies lines 7 to 16 to the arrived flows of one coflow, which finishes in `time_s` without
+    /// them.
     fn arrive(&mut self, active: &ActiveFlows, coflow: CoflowId, coming: &[FlowId], time_s: &mut f64) {
         let flows = active.flows_of(coflow);
         for id in flows.iter().filter(|id| !self.is_new[id.0 as usize]) {
@@ -111,7 +114,8 @@ impl Chase {
                 if left_bps > active.rate_bps(link) * ROUNDING { left_bps } else { 0.0 }
             };
             let most_bps = active.route(*id).map(left).fold(f64::INFINITY, f64::min);
-            // Line 9: this flow is its coflow's last, and the other flows do not finish before it.
+            // Line 9: this flow is its coflow's last flow, and the other flows do not finish
+            // earlier.
             *time_s = time_s.max(volume_bits / most_bps);
             active.route(*id).for_each(|link| self.bits[link.0 as usize] += volume_bits);
         }
@@ -121,7 +125,7 @@ impl Chase {
         }
     }
 
-    /// Coflows in the order in which they get leftover rate.
+    /// Returns the coflows in the order in which they get leftover rate.
     fn order(&self, active: &ActiveFlows) -> Vec<CoflowId> {
         let bits = |coflow| match self.priority {
             Priority::Total => active.coflow_so_far(coflow).map_or(0.0, |(_, bits)| bits),
@@ -132,7 +136,7 @@ impl Chase {
         order.into_iter().map(|(_, coflow)| coflow).collect()
     }
 
-    /// Equations 7 to 10 for all coflows.
+    /// Applies equations 7 to 10 to all coflows.
     fn inter_coflow(&mut self, active: &mut ActiveFlows, through_s: &BTreeMap<CoflowId, f64>) {
         let Self { plan, .. } = self;
         let order = self.ranks.order();
@@ -150,7 +154,7 @@ impl Chase {
                 flows.clear();
                 let all = active.flows_of(*coflow).iter();
                 flows.extend(all.map(|id| (active.remaining_bits(*id), *id)));
-                // A stable sort: equal coflows keep the order of insertion.
+                // The sort is stable: equal coflows keep the order of insertion.
                 flows.sort_by(|a, b| a.0.total_cmp(&b.0));
                 plan.fill(active, flows.iter().map(|(_, id)| id));
             }
@@ -158,7 +162,7 @@ impl Chase {
         plan.set(active);
     }
 
-    /// Equations 7 to 9 for the coflows on links that a completed flow used.
+    /// Applies equations 7 to 9 to the coflows on links that a completed flow used.
     fn inter_coflow_on(&mut self, active: &mut ActiveFlows, links: &[LinkId]) {
         let there: BTreeSet<CoflowId> = links
             .iter()
@@ -210,23 +214,25 @@ impl Chase {
     }
 }
 
-/// Minimum relative gain of a coflow's time for a change of its rates; less is rounding.
+/// Minimum relative gain of a coflow's time for a change of its rates. Smaller gains are rounding
+/// errors.
 const SPEED_UP_MIN: f64 = 1e-9;
 
-/// Flows to treat as new.
+/// Flows that Algorithm 1 treats as new: arrived flows and grown flows.
 fn came(event: &Event) -> impl Iterator<Item = FlowId> {
     event.arrived.iter().copied().chain(event.grown.iter().map(|(id, _)| *id))
 }
 
-/// Rate at which these bits finish in this time; 0 for an infinite time.
+/// Rate in bits per second at which these bits finish in this time. Zero if the time is zero or
+/// infinite.
 fn pace_bps(bits: f64, time_s: f64) -> f64 {
     if time_s > 0.0 { bits / time_s } else { 0.0 }
 }
 
 impl Allocator for Chase {
     /// Cost: when a flow arrives, a few passes over the routes of all active flows, and a sort of
-    /// them. When a flow completes, the flows on its links, and the flows of coflows there that can
-    /// be sped up.
+    /// these flows. When a flow completes, the flows on its links, and the flows of coflows there
+    /// that can be sped up.
     fn allocate(&mut self, event: &Event, active: &mut ActiveFlows) {
         self.bits.resize(active.network().links(), 0.0);
         self.given_bps.resize(active.network().links(), 0.0);

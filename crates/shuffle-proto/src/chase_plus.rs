@@ -1,8 +1,8 @@
-//! Flow Chasing extended: the coflow that can finish first goes first, and all of its flows chase
-//! its last.
+//! Flow Chasing extended: the coflow that can finish first has precedence, and all flows of a
+//! coflow finish with its last flow if links allow.
 //!
-//! The paper keeps every coflow's pace when another arrives, so a small coflow waits for large
-//! ones, and leftover rate goes to flows one by one. Three things differ here.
+//! In the paper every coflow keeps its pace when another coflow arrives, so a small coflow waits
+//! for large coflows, and leftover rate is given to flows one by one. Three rules differ here.
 //!
 //! 1. *Order*: a coflow may take rate from coflows after it. The next in order is the coflow that
 //!    would finish first behind those already ordered, if each link served coflows in that order:
@@ -25,11 +25,11 @@ use anabranch_units::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// Slowdown, relative to the isolated completion time, from which a coflow goes before all later
-/// ones.
+/// Slowdown, relative to the isolated completion time, from which a coflow precedes all later
+/// coflows.
 pub const SLOWDOWN_DUE: f64 = 20.0;
 
-/// A part to leave out, to measure its contribution.
+/// A rule to leave out, to measure its contribution.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ablation {
     /// Coflows are ordered by isolated completion time (SEBF).
@@ -41,13 +41,14 @@ pub enum Ablation {
     Due,
 }
 
-/// Earliest completion first, a coflow's flows in proportion, no starvation.
+/// Scheduler: earliest completion first, proportional rates within a coflow, no starvation.
 #[derive(Clone, Debug, Default)]
 pub struct ChasePlus {
     without: BTreeSet<Ablation>,
     plan: Plan,
     ranks: CoflowOrder,
-    /// For each link, in seconds: load of the coflows ordered so far, and of the current coflow.
+    /// For each link, in seconds: load of the coflows ordered so far, and load of the current
+    /// coflow.
     behind_s: Vec<f64>,
     load_s: Vec<f64>,
     /// Deadline of each coflow: its arrival plus [`SLOWDOWN_DUE`] times its isolated completion
@@ -56,14 +57,15 @@ pub struct ChasePlus {
     due: BTreeMap<CoflowId, Instant>,
 }
 
-/// A coflow to be ordered, and its load on each of its links, in seconds.
+/// A coflow that has no place in the order yet, with its load on each of its links in seconds.
 struct WaitingCoflow {
     coflow: CoflowId,
     loads_s: Vec<(LinkId, f64)>,
 }
 
 impl WaitingCoflow {
-    /// Its completion time behind these loads, and the index of the link that limits it.
+    /// Returns the coflow's completion time behind these loads, and the index of the link that
+    /// limits it.
     fn through_s(&self, behind_s: &[f64]) -> (f64, usize) {
         let through = |(at, _): (usize, &(LinkId, f64))| (self.on_link_s(behind_s, at), at);
         self.loads_s.iter().enumerate().map(through).fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a })
@@ -74,7 +76,7 @@ impl WaitingCoflow {
 }
 
 impl ChasePlus {
-    /// Creates the allocator without these parts.
+    /// Creates the allocator without these rules.
     pub fn without(parts: impl IntoIterator<Item = Ablation>) -> Self {
         Self { without: parts.into_iter().collect(), ..Self::default() }
     }
@@ -98,7 +100,7 @@ impl ChasePlus {
             if let Some(since) = self.due.get(&one.coflow).filter(is_due) {
                 due.push((*since, at));
             } else {
-                // Nonnegative floats have the order of their bits.
+                // Nonnegative floats compare like their bit patterns.
                 heap.push(Reverse((through_s.to_bits(), at)));
             }
         }
@@ -108,8 +110,8 @@ impl ChasePlus {
             order.push(waiting[at].coflow);
         };
         due.iter().for_each(|(_, at)| place(*at, &mut self.behind_s, &mut order));
-        // Ordering a coflow only delays the others, so queued times may be too early. Checking the
-        // link that limited a coflow before usually proves it, without checking the other links.
+        // Each ordered coflow delays the remaining coflows, so the times in the heap may be too
+        // early. Checking only the link that limited a coflow before usually shows this.
         while let Some(Reverse((_, at))) = heap.pop() {
             let next = heap.peek().filter(|_| !self.without.contains(&Ablation::Order)).map(|next| next.0);
             let is_after = |through_s: f64| next.is_some_and(|next| (through_s.to_bits(), at) > next);
@@ -126,7 +128,8 @@ impl ChasePlus {
         order
     }
 
-    /// Sets the deadlines of coflows that have arrived or grown.
+    /// Sets the deadlines of coflows that have arrived or grown, and drops the deadlines of
+    /// completed coflows.
     fn note_due(&mut self, event: &Event, active: &ActiveFlows) {
         self.due.retain(|coflow, _| !active.flows_of(*coflow).is_empty());
         let mut came: BTreeMap<CoflowId, Vec<(FlowId, f64)>> = BTreeMap::new();
@@ -138,13 +141,14 @@ impl ChasePlus {
             let loads_s = loads_s(&mut self.load_s, active, flows.into_iter());
             let alone_s = loads_s.iter().map(|(_, load_s)| *load_s).fold(0.0, f64::max);
             let due = self.due.entry(coflow).or_insert(active.now());
-            // Float conversion saturates.
+            // The conversion from float saturates, so a very long time is no overflow.
             *due = (*due).max(active.now()) + Duration::from_ps((SLOWDOWN_DUE * alone_s * 1e12) as u64);
         }
     }
 }
 
-/// Load of these flows on each of their links, in seconds. `by_link` is all zeros before and after.
+/// Returns the load of these flows on each of their links, in seconds. `by_link` is all zeros
+/// before and after.
 fn loads_s(
     by_link: &mut Vec<f64>,
     active: &ActiveFlows,
@@ -161,8 +165,7 @@ fn loads_s(
             *load_s += bits / active.rate_bps(link);
         }
     }
-    // A link that appears twice was zero at its second appearance; taking its load twice yields
-    // zero.
+    // The first appearance of a link resets its load, so a second appearance yields zero.
     links.into_iter().map(|link| (link, std::mem::take(&mut by_link[link.0 as usize]))).collect()
 }
 

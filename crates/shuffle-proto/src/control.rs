@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use utoipa::ToSchema;
 
-/// From an agent: an update about a flow that its host sends.
+/// An update about a flow that the agent's host sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "report", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Report {
-    /// A flow exists, or has more data than reported before. A repeated report changes nothing.
+    /// A flow exists, or has more data than reported before. A repeated report has no effect.
     Flow {
         /// Addresses and ports of the flow.
         flow: FlowKey,
-        /// Name of its coflow.
+        /// Name of the flow's coflow.
         coflow: String,
         /// Total bytes of the flow so far.
         size_bytes: u64,
@@ -39,13 +39,13 @@ pub enum Report {
     },
 }
 
-/// To an agent: new rate limit of a flow.
+/// New rate limit of a flow, for its host's agent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
     /// Addresses and ports of the flow.
     pub flow: FlowKey,
-    /// Maximum rate in bits per second until the next limit; `None` for no limit.
+    /// Maximum rate in bits per second until the next limit; `None` means no limit.
     pub rate_bps: Option<u64>,
 }
 
@@ -55,13 +55,14 @@ pub struct Limit {
 pub struct JoinRequest {
     /// Session number, drawn at random at each registration.
     pub session: u64,
-    /// Addresses of flows to its host. If empty, the coordinator uses the host's known addresses.
+    /// Addresses of flows to the agent's host. If empty, the coordinator uses the host's known
+    /// addresses.
     #[schema(value_type = Vec<String>)]
     pub addresses: Vec<IpAddr>,
-    /// Goodput of its host's link each way, in bits per second, unless the coordinator's hosts file
-    /// sets it.
+    /// Goodput of the host's link in each direction, in bits per second. The coordinator's hosts
+    /// file overrides it.
     pub link_rate_bps: u64,
-    /// Existing flows, or the first of them.
+    /// Reports of the existing flows, or of the first of them.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub reports: Vec<Report>,

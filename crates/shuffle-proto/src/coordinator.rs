@@ -1,16 +1,17 @@
 //! The coordinator: receives flows from hosts' agents, and sets each flow's rate limit.
 //!
 //! Each host is one link out and one in (the hose model), which is the whole network if hosts' own
-//! links are the bottlenecks. Hosts that share a narrower link to the others (a rack's uplinks, a
-//! site's line) declare it, and the network becomes a tree: a flow crosses the uplinks that its
-//! ends do not share. A flow to a host that never had an agent crosses its sender's links only.
+//! links are the bottlenecks. Hosts that share a narrower link to the other hosts (a rack's
+//! uplinks, a site's line) declare it, and the network becomes a tree: a flow crosses the uplinks
+//! that its ends do not share. A flow to a host that never had an agent crosses its sender's links
+//! only.
 //!
 //! Volumes are known from agents' periodic reports. An overdue flow is assumed to have
 //! [`REMAINING_MIN`] left. A flow without arrivals for [`IDLE_AFTER`] is idle: its program has
-//! nothing to send, or its receiver reads nothing. An idle flow has no limit and its coflow does
-//! not wait for it, as for a mouse, until it moves again. A flow slower than its limit, because of
-//! its program, its receiver or an unreported link, is slow: it keeps its limit, but reserves only
-//! a little more than its actual rate on its links; the remainder goes to other flows.
+//! nothing to send, or its receiver reads nothing. An idle flow has no limit, like a mouse, and its
+//! coflow does not wait for it until it moves again. A flow is slow if its program, its receiver or
+//! an unreported link holds it below its limit. A slow flow keeps its limit, but reserves only a
+//! little more than its actual rate on its links. The remaining rate is available to other flows.
 //!
 //! The volume of an open-ended flow is unknown beyond its buffer. The flow is assumed to have as
 //! much left as its coflow's open-ended flows have moved on average. (Where few flows move most
@@ -38,16 +39,16 @@ use std::net::IpAddr;
 pub const REMAINING_MIN: ByteCount = ByteCount::new(64 * 1024);
 /// Minimum rate limit of a flow: a connection that may send nothing cannot report its end.
 pub const RATE_MIN: BitRate = BitRate::bps(100_000);
-/// Minimum share of its link, divided among all flows there. After a raise, data sent at a low rate
-/// still delays what follows by the time of two segments.
+/// Minimum share of its link, divided among all flows there. After a raise, data already sent at
+/// the low rate still delays the following data by the time of two segments.
 pub const PART_MIN: f64 = 0.02;
-/// Share of its limit below which a flow becomes slow.
+/// Share of its limit below which a flow is classified as slow.
 const SLOW_BELOW: f64 = 0.75;
-/// Share of its limit above which a slow flow recovers.
+/// Share of its limit above which a flow is no longer classified as slow.
 const SLOW_UNTIL: f64 = 0.9;
-/// Rate reserved for a slow flow, relative to its measured rate.
+/// Rate reserved for a slow flow, as a multiple of its measured rate.
 const SLOW_KEEPS: f64 = 1.25;
-/// Minimum relative change of a measured rate that counts.
+/// Minimum relative change of a slow flow's measured rate that changes its reservation.
 const MEASURED_CHANGE_MIN: f64 = 0.1;
 /// Minimum relative change of a limit that is sent to the agent.
 const CHANGE_MIN: f64 = 0.01;
@@ -59,7 +60,7 @@ pub const ENDED_MAX: usize = 4_096;
 #[derive(Debug)]
 pub struct Coordinator<A> {
     settings: ClassSettings,
-    /// `None` while a decision is made elsewhere.
+    /// `None` while a decision is made outside of the coordinator.
     allocator: Option<A>,
     active: ActiveFlows,
     /// For each link: its rate, and the part reserved for slow flows in bits per second.
@@ -69,9 +70,9 @@ pub struct Coordinator<A> {
     by_address: BTreeMap<IpAddr, String>,
     /// Host and key of each active flow.
     keys: BTreeMap<FlowId, (String, FlowKey)>,
-    /// Next check of each active or slow flow, in order of time.
+    /// Time of the next check of each active or slow flow, in order of time.
     looks: BTreeSet<(Instant, String, FlowKey)>,
-    /// Coflows with flows other than mice.
+    /// Coflows that have flows other than mice.
     coflows: BTreeMap<String, Coflow>,
     coflows_so_far: u32,
     /// Names of begun coflows, until polled.
@@ -83,18 +84,18 @@ pub struct Coordinator<A> {
 #[derive(Debug)]
 struct Coflow {
     id: CoflowId,
-    /// Time of its first flow.
+    /// Start time of the coflow's first flow.
     since: Instant,
-    /// Number of its flows, idle ones included.
+    /// Number of the coflow's present flows, idle flows included.
     flows: usize,
-    /// Number of ended flows.
+    /// Number of the coflow's ended flows.
     flows_ended: u64,
-    /// Bytes moved by its open-ended flows, ended ones included.
+    /// Bytes moved by the coflow's open-ended flows, ended flows included.
     open_moved: u64,
     moved: ByteCount,
 }
 
-/// A link in both directions.
+/// The two directions of a link.
 #[derive(Copy, Clone, Debug)]
 struct Links {
     rate: BitRate,
@@ -105,14 +106,14 @@ struct Links {
 #[derive(Debug)]
 struct JoinedHost {
     session: u64,
-    /// True while its agent is connected. An agent forgets its limits when it leaves.
+    /// True while the host's agent is connected. An agent forgets its limits when it leaves.
     is_up: bool,
     joins: u64,
     addresses: Vec<IpAddr>,
     link: Links,
     uplinks: Vec<String>,
     flows: BTreeMap<FlowKey, ReportedFlow>,
-    /// Number of its flows in each coflow.
+    /// Number of the host's flows in each coflow.
     coflows: BTreeMap<String, usize>,
     /// Flows with limits not yet sent.
     changed: BTreeSet<FlowKey>,
@@ -125,7 +126,7 @@ struct ReportedFlow {
     moved: ByteCount,
     is_open: bool,
     state: State,
-    /// Limit that its agent has, or is about to get, in bits per second.
+    /// Limit in bits per second that the flow's agent has, or will receive with the next limits.
     rate_bps: Option<u64>,
 }
 
@@ -138,7 +139,8 @@ enum State {
     Active { id: FlowId, watch: ProgressWatch },
     /// A slow flow: it keeps its limit, and reserves `keeps_bps` on the links of `route`.
     Slow { keeps_bps: u64, route: Vec<LinkId>, watch: ProgressWatch },
-    /// An idle flow without a limit, with the bytes that it had moved when it stopped.
+    /// An idle flow without a limit. `moved` is the number of bytes that it had moved when it
+    /// became idle.
     Idle { moved: ByteCount },
 }
 
@@ -174,7 +176,7 @@ impl ReportedFlow {
         }
     }
 
-    /// Returns true if its coflow must wait for it.
+    /// Returns true if the flow's coflow must wait for it.
     const fn is_waited_for(&self) -> bool {
         !matches!(self.state, State::Passes)
     }
@@ -189,7 +191,7 @@ pub struct Decision<A> {
 }
 
 impl<A: Allocator> Decision<A> {
-    /// Makes the decision; the only slow step.
+    /// Makes the decision. This step is the only slow one.
     pub fn make(&mut self) {
         self.result = self.active.decide(&mut self.allocator);
     }
@@ -243,7 +245,8 @@ impl<A: Allocator> Coordinator<A> {
         let uplinks: Vec<String> = uplinks.into_iter().map(|uplink| uplink.name).collect();
         let known = match self.hosts.get(name) {
             Some(joined) => Some(joined.link),
-            // At the maximum number of hosts, a disconnected one is forgotten and its links reused.
+            // At the maximum number of hosts, a disconnected host is forgotten and its links are
+            // reused.
             None if self.hosts.len() >= HOSTS_MAX => self.unused_host().cloned().map(|unused| {
                 self.by_address.retain(|_, host| *host != unused);
                 self.hosts.remove(&unused).expect("it is there").link
@@ -253,7 +256,7 @@ impl<A: Allocator> Coordinator<A> {
         let link = set_links(&mut self.active, &mut self.links, known, rate);
         if let Some(joined) = self.hosts.get_mut(name) {
             for address in joined.addresses.drain(..) {
-                // The address may belong to another host by now.
+                // Another host may use the address by now.
                 if self.by_address.get(&address).is_some_and(|other| other == name) {
                     self.by_address.remove(&address);
                 }
@@ -276,11 +279,11 @@ impl<A: Allocator> Coordinator<A> {
             self.hosts.insert(name.to_owned(), joined);
         }
         self.by_address.extend(addresses.into_iter().map(|address| (address, name.to_owned())));
-        // Flows to this host cross its links from now on, and the links' rates may have changed.
+        // Flows to this host now cross its links, and the links' rates may have changed.
         let is_to_it = |key: &FlowKey| self.by_address.get(&key.remote.ip()).is_some_and(|to| to == name);
         let mut to_it: Vec<(String, FlowKey)> =
             self.keys.values().filter(|(_, key)| is_to_it(key)).cloned().collect();
-        // A loopback address without a host counted as the sender's own.
+        // Until now, a loopback address without a host counted as the sender's own address.
         if self.hosts[name].addresses.iter().any(IpAddr::is_loopback) {
             let passes = |(key, known): &(&FlowKey, &ReportedFlow)| {
                 is_to_it(key) && !known.is_waited_for() && known.size >= self.settings.mice_below
@@ -350,7 +353,8 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// Handles a leaving agent: its flows are forgotten, and their rates go to other flows.
+    /// Handles a leaving agent. Its flows are forgotten, and their rates become available to other
+    /// flows.
     pub fn handle_leave(&mut self, now: Instant, name: &str, session: u64) {
         self.active.advance(now);
         if self.hosts.get(name).is_some_and(|host| host.session == session) {
@@ -363,7 +367,7 @@ impl<A: Allocator> Coordinator<A> {
 
     /// Handles an agent's reports about its flows, in order; ignores reports of unknown flows.
     ///
-    /// Errors: the first refused report; the reports before it count.
+    /// Errors: the first refused report; the reports before it are applied.
     pub fn handle_reports(
         &mut self,
         now: Instant,
@@ -397,12 +401,14 @@ impl<A: Allocator> Coordinator<A> {
             }
             Ok(())
         });
-        // The buffered bytes are known only after both the written and the delivered bytes.
+        // The number of buffered bytes is known only after both the written and the delivered
+        // bytes.
         open.into_iter().for_each(|flow| self.on_buffer(now, name, flow));
         result
     }
 
-    /// Activates an open-ended flow with buffered data, or makes one without data idle.
+    /// Activates an open-ended flow with enough buffered data, and makes a flow with an empty
+    /// buffer idle.
     fn on_buffer(&mut self, now: Instant, name: &str, key: FlowKey) {
         let Some(known) = self.hosts[name].flows.get(&key) else { return };
         let (moved, waits) = (known.moved, known.size.as_u64() - known.moved.as_u64());
@@ -433,7 +439,8 @@ impl<A: Allocator> Coordinator<A> {
     ) -> Result<(), ReportError> {
         check_name(coflow)?;
         let is_other = |known: &ReportedFlow| known.coflow != coflow;
-        // The same addresses and ports with another coflow belong to a new connection.
+        // A report with the same addresses and ports but another coflow belongs to a new
+        // connection.
         if self.hosts[name].flows.get(&key).is_some_and(is_other) {
             self.forget_flow(now, name, key);
         }
@@ -448,7 +455,7 @@ impl<A: Allocator> Coordinator<A> {
                 return Err(ReportError::TooManyCoflows);
             }
             *host.coflows.entry(coflow.to_owned()).or_default() += 1;
-            // The connection may still have the limit of its earlier coflow.
+            // The connection may still have the limit of its previous coflow.
             host.changed.insert(key);
         }
         let known = host.flows.entry(key).or_insert_with(|| ReportedFlow {
@@ -474,7 +481,7 @@ impl<A: Allocator> Coordinator<A> {
                 self.active.grow(id, more);
                 self.is_changed = true;
             }
-            // There is more data: the flow is assumed to send.
+            // The flow has more data, so it is assumed to send.
             State::Idle { .. } => self.route(now, name, key),
             State::Slow { .. } => {}
             State::Passes if known.size >= mice_below => self.route(now, name, key),
@@ -483,7 +490,8 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// Puts a flow that is not a mouse on its links, also if it is already there.
+    /// Places a flow that is not a mouse on its links, or places it again if its links have
+    /// changed.
     fn route(&mut self, now: Instant, name: &str, key: FlowKey) {
         let route = self.links(name, key);
         self.set_state(now, name, key, |active, known, id| {
@@ -496,7 +504,7 @@ impl<A: Allocator> Coordinator<A> {
         });
     }
 
-    /// Links that a flow crosses; none if a host sends to itself.
+    /// Returns the links that a flow crosses; none if a host sends to itself.
     fn links(&self, name: &str, key: FlowKey) -> Vec<LinkId> {
         let from = &self.hosts[name];
         let to = self.by_address.get(&key.remote.ip());
@@ -515,7 +523,7 @@ impl<A: Allocator> Coordinator<A> {
         [from.link.out].into_iter().chain(out).chain(into).chain([to.link.into]).collect()
     }
 
-    /// Changes the state of a flow, with all consequences.
+    /// Changes the state of a flow, and updates all totals that depend on the state.
     fn set_state(
         &mut self,
         now: Instant,
@@ -645,12 +653,13 @@ impl<A: Allocator> Coordinator<A> {
         flows.into_iter().for_each(|key| self.forget_flow(now, name, key));
     }
 
-    /// Time of the next [`Coordinator::decide`] without a report: a flow may become idle or slow.
+    /// Time of the next [`Coordinator::decide`] if no report arrives: a flow may become idle or
+    /// slow.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.looks.first().map(|(at, ..)| *at)
     }
 
-    /// Checks the flows whose time has come for being idle or slow.
+    /// Checks whether flows have become idle or slow, for the flows whose check is due.
     fn look(&mut self, now: Instant) {
         while self.looks.first().is_some_and(|(at, ..)| *at <= now) {
             let (_, name, key) = self.looks.pop_first().expect("there is a first one");
@@ -670,7 +679,7 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Makes a flow slow, or no longer slow, by its rate and its share of the permitted bytes.
+    /// Classifies a flow as slow or not, by its measured rate and its share of the permitted bytes.
     fn judge(&mut self, now: Instant, name: &str, key: FlowKey, bps: f64, part: f64) {
         let keeps_bps = ((SLOW_KEEPS * bps) as u64).max(RATE_MIN.as_bps());
         let (route, watch) = match &self.hosts[name].flows[&key].state {
@@ -691,10 +700,11 @@ impl<A: Allocator> Coordinator<A> {
         self.set_state(now, name, key, |_, _, _| State::Slow { keeps_bps, route, watch });
     }
 
-    /// Sets all rates if anything has changed. Returns true if it has.
+    /// Sets all rates if anything has changed since the last decision. Returns true if rates were
+    /// set.
     ///
     /// Errors: the allocator's decision is invalid; earlier limits stay in force.
-    /// Panics: while a decision is made elsewhere.
+    /// Panics: while a decision is made outside of the coordinator.
     pub fn decide(&mut self, now: Instant) -> Result<bool, DecisionError> {
         if !self.is_due(now) {
             return Ok(false);
@@ -705,7 +715,8 @@ impl<A: Allocator> Coordinator<A> {
         Ok(true)
     }
 
-    /// Starts a decision elsewhere if due; the next waits for [`Coordinator::end_decision`].
+    /// Starts a decision outside of the coordinator if one is due. The next decision waits for
+    /// [`Coordinator::end_decision`].
     pub fn begin_decision(&mut self, now: Instant) -> Option<Decision<A>> {
         if self.allocator.is_none() || !self.is_due(now) {
             return None;
@@ -716,7 +727,7 @@ impl<A: Allocator> Coordinator<A> {
 
     /// Applies a decision to the flows that still exist. Later changes wait for the next decision.
     ///
-    /// Errors: as [`Coordinator::decide`].
+    /// Errors: the allocator's decision is invalid; earlier limits stay in force.
     pub fn end_decision(&mut self, now: Instant, decision: Decision<A>) -> Result<(), DecisionError> {
         let Decision { active, allocator, result } = decision;
         self.allocator = Some(allocator);
@@ -727,7 +738,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// Advances to this instant. Returns true if rates must change.
+    /// Advances time to `now`. Returns true if rates must change.
     fn is_due(&mut self, now: Instant) -> bool {
         self.active.advance(now);
         self.look(now);
@@ -738,7 +749,7 @@ impl<A: Allocator> Coordinator<A> {
         is_changed
     }
 
-    /// Queues the limits of the flows that the decision covers, where they have changed.
+    /// Queues the changed limits of the flows that the decision covers.
     fn set_limits(&mut self, now: Instant, is_decided: impl Fn(FlowId) -> bool) {
         let limits = self.limits_bps();
         for (id, rate_bps) in limits.iter().filter(|(id, _)| is_decided(*id)) {
@@ -759,7 +770,8 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Sets the remaining bytes of flows with unknown volume: overdue flows and open-ended flows.
+    /// Sets the assumed remaining bytes of overdue flows and of open-ended flows, whose volume is
+    /// unknown.
     fn estimate(&mut self) {
         let Self { active, keys, hosts, coflows, .. } = self;
         for (id, (name, key)) in keys {
@@ -780,11 +792,13 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Decided rates with each flow's minimum, given up by the other flows on its links.
+    /// Returns the decided rates, raised to each flow's minimum. The other flows on its links give
+    /// up the difference.
     fn limits_bps(&self) -> Vec<(FlowId, f64)> {
         let active = &self.active;
         let least_bps = |id| self.least_bps(id);
-        // For each link: total rate of waiting flows, and of the other flows.
+        // For each link: total minimum rate of the flows below their minimum, and total rate of the
+        // other flows.
         let mut links = vec![(0.0, 0.0); active.network().links()];
         for id in active.ids() {
             let (bps, least_bps) = (active.bps(*id), least_bps(*id));
@@ -834,7 +848,7 @@ impl<A: Allocator> Coordinator<A> {
         self.ended.pop_front()
     }
 
-    /// Hosts with limits to send, with their agents' sessions.
+    /// Hosts with unsent limits, with the sessions of their agents.
     pub fn hosts_changed(&self) -> impl Iterator<Item = (&str, u64)> {
         let is_changed = |host: &JoinedHost| host.is_up && !host.changed.is_empty();
         self.hosts
@@ -843,9 +857,9 @@ impl<A: Allocator> Coordinator<A> {
             .map(|(name, host)| (name.as_str(), host.session))
     }
 
-    /// Active coflows, by name, with their flows at this instant.
+    /// Returns the active coflows by name, with the state of their flows at `now`.
     ///
-    /// Panics: for an instant before an earlier one.
+    /// Panics: if `now` is before an earlier call's `now`.
     pub fn coflows(&mut self, now: Instant) -> Vec<CoflowView> {
         self.active.advance(now);
         let mut flows: BTreeMap<&str, Vec<FlowView>> = BTreeMap::new();
@@ -869,7 +883,7 @@ impl<A: Allocator> Coordinator<A> {
         self.coflows.iter().map(view).collect()
     }
 
-    /// Number of flows without mice, number of flows with rates, and number of coflows.
+    /// Number of flows that are not mice, number of flows with rates, and number of coflows.
     pub fn count(&self) -> (usize, usize, usize) {
         let flows = self.coflows.values().map(|coflow| coflow.flows).sum();
         (flows, self.keys.len(), self.coflows.len())
@@ -887,7 +901,7 @@ impl<A: Allocator> Coordinator<A> {
     }
 }
 
-/// Sets a link's two directions to this nonzero rate; adds the link if it is unknown.
+/// Sets both directions of a link to this nonzero rate. Adds the link if it is unknown.
 fn set_links(
     active: &mut ActiveFlows,
     links: &mut Vec<(BitRate, u64)>,
@@ -907,7 +921,8 @@ fn set_links(
     Links { rate, out: add(), into: add() }
 }
 
-/// Sets the capacity of links to the part not reserved for slow flows, but at least a minimum.
+/// Sets the capacity of links to the part that is not reserved for slow flows, but at least to a
+/// minimum.
 fn set_rates(active: &mut ActiveFlows, links: &[(BitRate, u64)], changed: &[LinkId]) {
     for link in changed {
         let (rate, kept_bps) = links[link.0 as usize];

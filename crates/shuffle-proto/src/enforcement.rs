@@ -2,10 +2,10 @@
 //! not be lifted.
 //!
 //! The agent's state machine gives [`LimitOrder`]s; the [`Host`] records and sets limits. Before a
-//! flow gets its first limit, its earlier rate is recorded, so that another process can restore it
-//! after a kill. A limit that cannot be lifted is retried with each [`LimitOrder::Keep`].
-//! [`lift_left`] lifts the limits of a killed agent by its records. Leaves out: how a limit is
-//! enforced, and the file of records (drivers). Read [`Enforcement`] first.
+//! flow gets its first limit, its earlier rate is recorded, so that another process can restore
+//! that rate if the agent is killed. A limit that cannot be lifted is retried with each
+//! [`LimitOrder::Keep`]. [`lift_left`] lifts the limits of a killed agent by its records. Leaves
+//! out: how a limit is enforced, and the file of records (drivers). Read [`Enforcement`] first.
 
 use crate::announced_flows::Socket;
 use crate::control::FlowKey;
@@ -17,11 +17,12 @@ use std::fmt;
 /// An order about limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitOrder {
-    /// Set these limits; no rate lifts. The last entry of a flow counts.
+    /// Set these limits; an entry without a rate lifts the limit. The last entry of a flow counts.
     Set(Vec<(FlowKey, Option<BitRate>, Socket)>),
-    /// Only these flows exist: forget the limits of all others, and lift them where still possible.
+    /// Only these flows exist. Forget the limits of all other flows, and lift them if the
+    /// connections still exist.
     Keep(BTreeSet<FlowKey>),
-    /// Attribute limits set from now on to a new session.
+    /// Count limits set from now on as limits of a new session.
     BeginSession,
     /// Lift the limits that were not set in the current session.
     LiftOld,
@@ -54,21 +55,22 @@ pub enum Outcome {
 /// A problem with limits, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitProblem {
-    /// Flows without limits because recording failed: an unrecorded limit is worse than none.
+    /// Flows without limits because recording failed: an unrecorded limit would be worse than no
+    /// limit.
     Unnoted {
         /// Number of flows.
         flows: usize,
         /// Reason, in one line.
         error: String,
     },
-    /// A flow runs without its limit.
+    /// A flow runs without the limit that it should have.
     Unlimited {
         /// Reason, in one line.
         error: String,
         /// True for the first flow in this state.
         is_first: bool,
     },
-    /// A limit could not be lifted, and is retried. Reported once for a flow.
+    /// A limit could not be lifted, and the lift is retried. Reported once for a flow.
     Unlifted {
         /// Reason, in one line.
         error: String,
@@ -95,13 +97,13 @@ pub trait Host {
     fn note(&mut self, limited: &[LimitedConnection]) -> Result<(), String>;
     /// Sets and lifts limits. Returns one outcome for each change, in order.
     fn set(&mut self, changes: &[Change]) -> Vec<Outcome>;
-    /// Drops all records except these, after limits were lifted.
+    /// Drops all records except the records of these flows, after limits were lifted.
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, LimitedConnection>);
     /// Reports a problem.
     fn warn(&mut self, trouble: &LimitProblem);
 }
 
-/// The host on which a killed agent has left limits.
+/// A host on which a killed agent has left limits.
 pub trait LeftoverHost {
     /// Error of looking up connections.
     type Error;
@@ -109,7 +111,7 @@ pub trait LeftoverHost {
     ///
     /// Errors: the lookup failed.
     fn find(&mut self, flow: FlowKey) -> Result<Option<Socket>, Self::Error>;
-    /// Restores a connection with limit `limit` to its earlier rate.
+    /// Restores a connection's earlier rate. `limit` is its current limit.
     fn restore(&mut self, limited: &LimitedConnection, limit: BitRate) -> Outcome;
 }
 
@@ -124,14 +126,14 @@ pub struct LiftResult {
 
 /// Lifts a killed agent's limits by its records, in order, on connections that still exist.
 ///
-/// Errors: connections cannot be looked up. Some limits may be lifted by then; all records must be
-/// kept.
+/// Errors: connections cannot be looked up. Some limits may be lifted already, but all records must
+/// be kept.
 pub fn lift_left<R: LeftoverHost>(
     left: impl IntoIterator<Item = LimitedConnection>,
     host: &mut R,
 ) -> Result<LiftResult, R::Error> {
     let mut outcome = LiftResult::default();
-    // The first record of a connection has its rate before any limit of ours.
+    // The first record of a connection has its rate before the agent's first limit.
     let mut seen = BTreeSet::new();
     for limited in left {
         let flow = FlowKey { local: limited.local, remote: limited.remote };
@@ -144,7 +146,7 @@ pub fn lift_left<R: LeftoverHost>(
         }
         match host.restore(&limited, limit) {
             Outcome::Done => outcome.lifted += 1,
-            // The connection has closed meanwhile.
+            // The connection was closed meanwhile.
             Outcome::Gone => {}
             Outcome::Failed(error) => outcome.stuck.push((limited, error)),
         }
@@ -157,7 +159,7 @@ pub fn lift_left<R: LeftoverHost>(
 pub struct Enforcement<H> {
     host: H,
     limited: BTreeMap<FlowKey, LimitedConnection>,
-    /// Flows with limits of the current session.
+    /// Flows whose limits were set in the current session.
     fresh: BTreeSet<FlowKey>,
     /// Flows whose limits could not be lifted or changed, and must still be lifted.
     unlifted: BTreeSet<FlowKey>,
@@ -222,7 +224,7 @@ impl<H: Host> Enforcement<H> {
             let lines: Vec<LimitedConnection> = noted.iter().map(|(_, limited)| *limited).collect();
             match self.host.note(&lines) {
                 Ok(()) => self.limited.extend(noted),
-                // Flows with recorded limits go on.
+                // Limits of flows that are already recorded are still set.
                 Err(error) => {
                     for flow in &news {
                         limits.remove(flow);
@@ -252,7 +254,7 @@ impl<H: Host> Enforcement<H> {
                 (Outcome::Gone, _) => {}
                 (Outcome::Failed(error), None) => self.note_unlifted(flow, error),
                 (Outcome::Failed(error), Some(_)) => {
-                    // The earlier limit may be far below the permitted rate.
+                    // The earlier limit may be far below the permitted rate, so it is lifted.
                     if !news.contains(&flow) {
                         self.unlifted.insert(flow);
                     }
@@ -300,7 +302,7 @@ impl<H: Host> Enforcement<H> {
 mod tests {
     use super::*;
 
-    /// A kernel with current limits, which may refuse the next ones.
+    /// A model kernel with the current limits, which can be made to refuse limits.
     #[derive(Default)]
     struct Kernel {
         limits: BTreeMap<FlowKey, BitRate>,
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_noted_before_set_and_old_ones_lifted() {
+    fn limits_are_recorded_and_old_limits_lifted() {
         let mut limits = Enforcement::new(Kernel::default());
         limits.carry_out(set(1, 5));
         limits.carry_out(set(2, 5));
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn leftover_limits_are_lifted_once_by_their_first_note() {
+    fn leftover_limits_are_lifted_by_their_first_record() {
         let mbps = |mbps| Some(BitRate::mbps(mbps));
         let note = |port: u16, cookie, before: Option<BitRate>| {
             let FlowKey { local, remote } = flow(port);
@@ -387,10 +389,12 @@ mod tests {
         let sockets = sockets.map(|(port, cookie, limit)| (flow(port), Socket { cookie, limit }));
         let mut machine = Machine(BTreeMap::from(sockets), BTreeSet::from([flow(4)]));
         let notes = [
-            // Recorded again, with a limit of ours as the earlier rate.
+            // A connection recorded twice: the second record has the agent's own limit as the
+            // earlier rate.
             note(1, 1, mbps(40)),
             note(1, 1, mbps(7)),
-            // Reused by another connection; still the same; one that cannot be lifted; closed.
+            // Port reused by another connection; same connection; limit that cannot be lifted;
+            // closed connection.
             note(2, 2, None),
             note(3, 3, mbps(5)),
             note(4, 4, None),
@@ -403,10 +407,10 @@ mod tests {
         assert_eq!(limits, [mbps(40), mbps(5), mbps(5), mbps(5), None]);
     }
 
-    /// A failed raise left the low limit in force, and the coordinator took the flow for slow, for
-    /// ever (#18).
+    /// After a failed raise the low limit stayed in force, and the coordinator classified the flow
+    /// as slow permanently (#18).
     #[test]
-    fn flow_that_cannot_get_its_limit_loses_the_old() {
+    fn failed_raise_lifts_the_old_limit() {
         let mut limits = Enforcement::new(Kernel::default());
         limits.carry_out(set(1, 5));
         limits.host_mut().is_refusing = true;
@@ -416,7 +420,7 @@ mod tests {
         limits.host_mut().is_refusing = false;
         limits.carry_out(LimitOrder::Keep(BTreeSet::from([flow(1)])));
         assert!(limits.host().limits.is_empty());
-        // The flow gets the next limit.
+        // Later limits of the flow are set again.
         limits.carry_out(set(1, 60));
         limits.carry_out(LimitOrder::Keep(BTreeSet::from([flow(1)])));
         assert_eq!(limits.host().limits[&flow(1)], BitRate::mbps(60));

@@ -1,4 +1,4 @@
-//! Exercises of bytes from outside, for fuzzers and the corpus's tests.
+//! Exercises of untrusted input, for fuzz targets and the test of their corpora.
 
 use crate::announcement::Announcement;
 use crate::control::{FlowKey, Report};
@@ -10,8 +10,8 @@ use crate::{Chase, ChasePlus, Coordinator};
 use anabranch_fluid::{Invariant, InvariantCheck, Network, RunError, benchmark, run};
 use anabranch_units::{BitRate, Duration, Instant};
 
-/// Parses a trace; a small one runs under both of Flow Chasing's rules. Returns true if it is
-/// valid.
+/// Parses a trace, and runs a small trace under both variants of Flow Chasing. Returns true if the
+/// trace is valid.
 #[doc(hidden)]
 pub fn exercise_trace(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
@@ -32,8 +32,8 @@ pub fn exercise_trace(bytes: &[u8]) -> bool {
     true
 }
 
-/// Takes JSON lines for the reports of two agents in turn, 100 ms apart. Returns true if all lines
-/// are valid.
+/// Handles each line as a JSON report of one of two agents in turn, 100 ms apart. Returns true if
+/// all lines are valid.
 #[doc(hidden)]
 pub fn exercise_reports(bytes: &[u8]) -> bool {
     let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
@@ -58,8 +58,8 @@ pub fn exercise_reports(bytes: &[u8]) -> bool {
     do_all_read
 }
 
-/// Takes lines for announcements of one host's programs, a millisecond apart. Returns true if all
-/// are accepted.
+/// Handles each line as an announcement of one host's programs, a millisecond apart. Returns true
+/// if all announcements are accepted.
 #[doc(hidden)]
 pub fn exercise_announcements(bytes: &[u8]) -> bool {
     let mut coordinator = Coordinator::new(ClassSettings::default(), ChasePlus::default());
@@ -87,7 +87,8 @@ pub fn exercise_announcements(bytes: &[u8]) -> bool {
     are_all_taken
 }
 
-/// Parses rules, and names some flows by them. Returns true if the rules are valid.
+/// Parses rules, and determines the coflows of some flows by them. Returns true if the rules are
+/// valid.
 #[doc(hidden)]
 pub fn exercise_rules(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
@@ -112,7 +113,7 @@ pub fn exercise_rules(bytes: &[u8]) -> bool {
     true
 }
 
-/// Parses a hosts file; its hosts may join. Returns true if it is valid.
+/// Parses a hosts file, and lets its hosts join. Returns true if the file is valid.
 #[doc(hidden)]
 pub fn exercise_hosts(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
@@ -134,8 +135,8 @@ pub fn exercise_hosts(bytes: &[u8]) -> bool {
     true
 }
 
-/// Parses an agent's state file, writes it and parses it again. Returns true if it has a valid
-/// line.
+/// Parses an agent's state file, writes it and parses it again. Returns true if the file has a
+/// valid line.
 #[doc(hidden)]
 pub fn exercise_state(bytes: &[u8]) -> bool {
     let left = state::read(bytes);

@@ -21,14 +21,14 @@ pub const FILE_BYTES_MAX: usize = 8 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts(BTreeMap<String, HostPosition>);
 
-/// A host's position in the network.
+/// A host's addresses, link and uplinks in the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPosition {
-    /// Addresses of flows to the host. If empty, its agent's source address.
+    /// Addresses of flows to the host. If empty, the source address of its agent.
     pub addresses: Vec<IpAddr>,
-    /// Goodput of its link, each way; `None` for the agent's value.
+    /// Goodput of the host's link in each direction; `None` if the agent's value applies.
     pub link: Option<BitRate>,
-    /// Uplinks that it shares with other hosts.
+    /// Uplinks that the host shares with other hosts.
     pub uplinks: Vec<Uplink>,
 }
 
@@ -62,7 +62,7 @@ struct UplinkTable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostsError {
-    /// More than [`FILE_BYTES_MAX`].
+    /// The file is larger than [`FILE_BYTES_MAX`].
     TooLarge {
         /// Size of the file.
         bytes: usize,
@@ -187,7 +187,7 @@ mod tests {
         [[host]]\nname = 'h2'\naddresses = ['fd00::2']\n";
 
     #[test]
-    fn a_host_is_where_the_file_has_it() {
+    fn hosts_file_gives_addresses_links_and_uplinks() {
         let hosts: Hosts = GOOD.parse().expect("good hosts");
         let h1 = hosts.place("h1").expect("it is there");
         assert_eq!(h1.addresses, ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse::<IpAddr>().expect("good")));
@@ -195,13 +195,13 @@ mod tests {
         assert_eq!(h1.uplinks, [Uplink { name: "rack-7".into(), rate: BitRate::gbps(40) }]);
         assert_eq!(hosts.place("h2").map(|h2| (h2.link, h2.uplinks.len())), Some((None, 0)));
         assert_eq!(hosts.place("h3"), None);
-        // A host with only an uplink.
+        // A host with only a name.
         let hosts: Hosts = "[[host]]\nname = 'h'".parse().expect("good hosts");
         assert_eq!(hosts.place("h"), Some(&HostPosition { addresses: vec![], link: None, uplinks: vec![] }));
     }
 
     #[test]
-    fn errors_are_one_line_with_their_place() {
+    fn errors_are_one_line_with_a_line_number() {
         let host = |more: &str| format!("[[host]]\nname = 'h'\naddresses = ['10.0.0.1']\n{more}");
         for (text, line, says) in [
             (host("port = 1"), 4, "unknown field"),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_taken_at_and_refused_past() {
+    fn maximum_counts_are_accepted_and_larger_refused() {
         let hosts = |count: usize| {
             let host =
                 |n: usize| format!("[[host]]\nname='h{n}'\naddresses=['10.0.{}.{}']\n", n / 250, n % 250);

@@ -1,21 +1,22 @@
 //! Rate control for coflows that minimises the mean coflow completion time.
 //!
-//! A stage of a computation waits for the last of the flows that feed it. Together they are a
-//! *coflow* (Chowdhury and Stoica, *Coflow*, HotNets 2012). A flow that completes before its
-//! coflow's last gains nothing and delays other flows on its links. So each flow gets the rate at
-//! which it completes together with the last one.
+//! A stage of a computation waits for the last of the flows that feed it. Together these flows are
+//! a *coflow* (Chowdhury and Stoica, *Coflow*, HotNets 2012). A flow that completes before its
+//! coflow's last flow gains nothing and delays other flows on its links. So each flow gets the rate
+//! at which it completes together with the last flow.
 //!
 //! Source: Ren and Wang, *Managing Flow Transfers in Enterprise Datacenter Networks with Flow
 //! Chasing* (2016).
 //!
-//! Entry points: [`Chase`] decides as the paper does, [`ChasePlus`] better; both are allocators for
-//! [`anabranch_fluid::run`]. [`Coordinator`] applies any allocator to real flows, which hosts'
-//! agents report by [`control`]. An [`Agent`] learns of flows by [`announcement`] and [`rules`],
-//! keeps them in a [`announced_flows::AnnouncedFlows`], and has limits enforced ([`enforcement`]).
-//! [`hosts`] lists the hosts whose agents may join. [`simulated`] runs all of it in the packet
-//! simulator.
+//! Entry points: [`Chase`] decides as the paper does, and [`ChasePlus`] extends it; both are
+//! allocators for [`anabranch_fluid::run`]. [`Coordinator`] applies any allocator to real flows,
+//! which hosts' agents report by [`control`]. An [`Agent`] is informed of flows by [`announcement`]
+//! and [`rules`], keeps them in [`announced_flows::AnnouncedFlows`], and has limits enforced
+//! ([`enforcement`]). [`hosts`] lists the hosts whose agents may join. [`simulated`] runs all parts
+//! in the packet simulator.
 //!
-//! Leaves out: the other schedulers (`fluid`), transport of messages and enforcing rates (drivers).
+//! Leaves out: the other schedulers (`fluid`), the transport of messages and the enforcement of
+//! rates (drivers).
 
 pub mod agent;
 pub mod announced_flows;

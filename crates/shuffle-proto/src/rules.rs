@@ -1,4 +1,4 @@
-//! Rules by which an agent announces flows, and the coflow of each.
+//! Rules by which an agent announces flows, and by which it names the flow's coflow.
 //!
 //! A TOML file of `[[rule]]` tables; the first rule that matches a flow applies. Leaves out:
 //! listing flows, and reading files. Read [`Rules`].
@@ -16,7 +16,7 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 pub const RULES_MAX: usize = 1_024;
 /// Placeholders in a coflow's name.
 const PLACES: [&str; 3] = ["{remote_host}", "{remote_port}", "{local_host}"];
-/// Bytes reserved for their values: two IPv6 addresses and a port.
+/// Bytes reserved for the values of the placeholders: two IPv6 addresses and a port.
 const FILLED_BYTES_MAX: usize = 83;
 
 /// The rules, in order.
@@ -39,7 +39,7 @@ struct File {
     rule: Vec<Rule>,
 }
 
-/// A port, or a range of ports with both ends: `7400`, `"7400-7415"`.
+/// A port, or a range of ports that includes both ends: `7400`, `"7400-7415"`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "PortsText")]
 struct Ports {
@@ -47,7 +47,7 @@ struct Ports {
     last: u16,
 }
 
-/// Ports as a file has them.
+/// Ports in the form of the file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum PortsText {
@@ -121,7 +121,8 @@ impl Net {
     }
 }
 
-/// Masks an address to its first `length` bits; `length` is within the address's length.
+/// Masks an address to its first `length` bits. `length` is at most the number of the address's
+/// bits.
 fn network(address: IpAddr, length: u8) -> IpAddr {
     let left = |all: u32| all - u32::from(length);
     match address {
@@ -138,12 +139,12 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RulesError {
-    /// More than [`FILE_BYTES_MAX`].
+    /// The file is larger than [`FILE_BYTES_MAX`].
     TooLarge {
         /// Size of the file.
         bytes: usize,
     },
-    /// More than [`RULES_MAX`].
+    /// The file has more than [`RULES_MAX`] rules.
     TooMany {
         /// Number of rules.
         rules: usize,
@@ -215,8 +216,8 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// Returns true if a rule may match connections to this listening port, at either end. Rules by
-    /// address alone match them, too.
+    /// Returns true if a rule may match connections with this listening port at either end. A rule
+    /// by address alone may match any port.
     pub fn covers_port(&self, port: u16) -> bool {
         self.0.iter().any(|rule| {
             let mut ports = [rule.local_port, rule.remote_port].into_iter().flatten().peekable();
@@ -224,8 +225,8 @@ impl Rules {
         })
     }
 
-    /// Coflow of a flow by the first matching rule; `None` without a match, or if the name is too
-    /// long.
+    /// Returns the name of a flow's coflow by the first matching rule. `None` if no rule matches,
+    /// or if the name is too long.
     pub fn coflow(&self, flow: FlowKey) -> Option<String> {
         let FlowKey { local, remote } = flow;
         let fits = |rule: &&Rule| {
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_names_the_coflow() {
+    fn first_matching_rule_names_the_coflow() {
         let rules: Rules =
             "[[rule]]\nremote = '10.1.0.0/16'\nremote_port = 7000\ncoflow = 'shuffle-{remote_host}'\n\
             [[rule]]\nremote = 'fd00::/8'\ncoflow = '{local_host}>{remote_host}:{remote_port}'\n\
@@ -270,9 +271,9 @@ mod tests {
         assert_eq!(all.coflow(flow("[::2]:1", "[::3]:1")), None);
     }
 
-    /// #52: the documents' rules for Spark named two ports, and the driver took the first.
+    /// #52: the documented rules for Spark named two ports, and the driver used the first port.
     #[test]
-    fn a_range_of_ports_has_both_ends() {
+    fn port_range_includes_both_ends() {
         let text = "[[rule]]\nlocal_port = '7400-7415'\ncoflow = 'etl'\n\
             [[rule]]\nremote_port = ' 80 - 80 '\nlocal_port = \"90\"\ncoflow = 'one'";
         let rules: Rules = text.parse().expect("good rules");
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn port_is_covered_at_either_end() {
+    fn rule_covers_its_port_at_either_end() {
         let rules: Rules =
             "[[rule]]\nlocal_port = '7400-7415'\ncoflow = 'a'\n[[rule]]\nremote_port = 80\ncoflow = 'b'"
                 .parse()
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_one_line_with_their_place() {
+    fn errors_are_one_line_with_a_line_number() {
         for (text, line, says) in [
             ("[[rule]]\ncoflow = 'a'\nport = 1", 3, "unknown field"),
             ("\n[[rule]]\nremote = '10.0.0.0/33'\ncoflow = 'a'", 3, "at most 32 bits"),
@@ -335,7 +336,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_every_name_is_one(text in "(\\[\\[rule\\]\\]\n|coflow = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
+        fn parser_never_panics_and_names_are_valid(text in "(\\[\\[rule\\]\\]\n|coflow = '[a-z{}_]{0,12}'\n|remote = '[0-9./]{1,9}'\n|.){0,6}") {
             let rules: Rules = text.parse().unwrap_or_default();
             if let Some(name) = rules.coflow(flow("10.0.0.1:5", "10.1.2.3:7000")) {
                 prop_assert!(crate::coordinator::check_name(&name).is_ok());

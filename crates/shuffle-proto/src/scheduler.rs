@@ -8,7 +8,7 @@ use anabranch_fluid::{Aalo, Allocator, Fifo, MaxMin, Sincronia, Srf, Varys, Wss}
 use std::fmt;
 use std::str::FromStr;
 
-/// An allocator without state from earlier decisions.
+/// An allocator of any type, as [`Scheduler::make`] creates it.
 pub type BoxedAllocator = Box<dyn Allocator + Send>;
 
 /// A named scheduling rule.
@@ -98,7 +98,7 @@ impl Scheduler {
         Self { make_like_coflowsim: Some(make), ..self }
     }
 
-    /// Marks a variant that shows the contribution of one part.
+    /// Marks a variant that lacks one part of a scheduler, to show the part's contribution.
     const fn part(self) -> Self {
         Self { is_whole: false, ..self }
     }
@@ -119,12 +119,13 @@ impl Scheduler {
         self.is_whole
     }
 
-    /// Creates its allocator.
+    /// Creates the scheduler's allocator.
     pub fn make(self) -> BoxedAllocator {
         (self.make)()
     }
 
-    /// Creates its allocator with CoflowSim's rules; `None` if it has no known counterpart there.
+    /// Creates the scheduler's allocator with CoflowSim's rules; `None` if CoflowSim has no known
+    /// counterpart.
     pub fn make_like_coflowsim(self) -> Option<BoxedAllocator> {
         self.make_like_coflowsim.map(|make| make())
     }
@@ -184,10 +185,10 @@ mod tests {
     use anabranch_fluid::{ActiveFlows, CoflowId, LinkId, Network};
     use anabranch_units::{BitRate, ByteCount};
 
-    /// max-min set the rate of a flow that no longer existed: it panicked, or the link was
+    /// max-min set the rate of a flow that no longer existed, so it panicked, or the link was
     /// overloaded (#18).
     #[test]
-    fn flow_between_two_decisions_leaves_rates_unchanged() {
+    fn short_flow_between_decisions_leaves_rates_unchanged() {
         for scheduler in Scheduler::ALL {
             let network = Network::new(vec![BitRate::mbps(80)]).expect("a link");
             let (mut active, mut allocator) = (ActiveFlows::new(network), scheduler.make());
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_is_one_schedulers_and_reads_as_it() {
+    fn each_scheduler_name_is_unique_and_parses() {
         for scheduler in Scheduler::ALL {
             assert_eq!(scheduler.name().parse(), Ok(scheduler));
             let same = Scheduler::ALL.into_iter().filter(|other| *other == scheduler).count();

@@ -1,10 +1,11 @@
-//! The coordinator's sessions with agents: waiting requests for limits, and the time of decisions.
+//! The coordinator's sessions with agents: waiting requests for limits, and when decisions are
+//! made.
 //!
 //! An agent is joined until it leaves, another agent of its host joins, or it is silent for
-//! [`SessionsConfig::silence_max`]; `anabranch_sessions` tracks that. A request for limits waits
-//! until the agent has new limits, its time is over, or the session ends. Limits need no mailbox,
-//! because a flow's last limit replaces all earlier ones. One decision covers all reports received
-//! until the driver asks for it.
+//! [`SessionsConfig::silence_max`]. `anabranch_sessions` tracks these conditions. A request for
+//! limits waits until the agent has new limits, the request times out, or the session ends. Limits
+//! need no queue, because a flow's last limit replaces all earlier limits. One decision covers all
+//! reports received until the driver starts the decision.
 //!
 //! Leaves out: HTTP and clocks, permitted addresses of hosts (the `shuffle` room); flows and rates
 //! ([`Coordinator`]). Read [`Sessions`] first.
@@ -18,7 +19,8 @@ use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
-/// Maximum number of waiting requests of one agent; above it the oldest is answered without limits.
+/// Maximum number of waiting requests of one agent. Above it the oldest request is answered without
+/// limits.
 pub const WAITS_MAX: usize = 64;
 
 /// Settings of the sessions.
@@ -26,12 +28,12 @@ pub const WAITS_MAX: usize = 64;
 pub struct SessionsConfig {
     /// Classification of flows.
     pub settings: ClassSettings,
-    /// Silence after which an agent counts as gone.
+    /// Silence after which an agent counts as disconnected.
     pub silence_max: Duration,
 }
 
 impl Default for SessionsConfig {
-    /// One second of silence.
+    /// The default of `silence_max` is one second.
     fn default() -> Self {
         Self { settings: ClassSettings::default(), silence_max: Duration::from_secs(1) }
     }
@@ -42,7 +44,7 @@ impl Default for SessionsConfig {
 pub enum Event {
     /// The agent of this host has left.
     Left(String),
-    /// The agent of this host has fallen silent, and counts as gone.
+    /// The agent of this host was silent for too long, and counts as disconnected.
     Silent(String),
     /// The coflow of this name has begun.
     Begun(String),
@@ -73,14 +75,14 @@ pub struct SessionCounts {
 #[derive(Debug)]
 pub struct Sessions<A> {
     coordinator: Coordinator<A>,
-    /// Agents by host.
+    /// Sessions of agents by host.
     sessions: anabranch_sessions::Sessions<String, Infallible>,
     /// Waiting requests for limits by host and number, each with its deadline.
     waits: BTreeMap<String, BTreeMap<u64, Instant>>,
     waits_so_far: u64,
     /// True if input has arrived since the last decision began.
     is_undecided: bool,
-    /// True while a decision is made elsewhere.
+    /// True while a decision is made outside of this state machine.
     is_deciding: bool,
     answers: VecDeque<(u64, Result<Vec<Limit>, ReportError>)>,
     events: VecDeque<Event>,
@@ -110,11 +112,11 @@ impl<A: Allocator> Sessions<A> {
         }
     }
 
-    /// Handles a joining agent with its flows. An earlier agent of the host is replaced, and its
-    /// requests are refused.
+    /// Handles a joining agent with its flows. The agent replaces an earlier agent of the host,
+    /// whose waiting requests are refused.
     ///
     /// Errors: see [`ReportError`]. After a refused report the agent has joined nevertheless, and
-    /// the reports before it count.
+    /// the reports before the refused report are applied.
     pub fn handle_join(
         &mut self,
         now: Instant,
@@ -130,9 +132,9 @@ impl<A: Allocator> Sessions<A> {
         self.take(now, name, session, reports)
     }
 
-    /// Handles an agent's reports; without reports the request is a keep-alive.
+    /// Handles an agent's reports. A request without reports is a keep-alive.
     ///
-    /// Errors: see [`ReportError`]; the reports before the refused one count.
+    /// Errors: see [`ReportError`]; the reports before the refused report are applied.
     pub fn handle_reports(
         &mut self,
         now: Instant,
@@ -144,8 +146,8 @@ impl<A: Allocator> Sessions<A> {
         self.take(now, name, session, reports)
     }
 
-    /// Handles an agent's request for limits, which waits until `until`. Returns the number by
-    /// which [`Sessions::poll_answer`] answers it.
+    /// Handles an agent's request for limits, which waits until `until`. Returns the request's
+    /// number, with which [`Sessions::poll_answer`] returns the answer.
     ///
     /// Errors: [`ReportError::NotJoined`].
     pub fn handle_limits(
@@ -166,7 +168,7 @@ impl<A: Allocator> Sessions<A> {
         Ok(number)
     }
 
-    /// Handles a cancelled request for limits: they are kept for the agent's next request.
+    /// Handles a cancelled request for limits. The limits are kept for the agent's next request.
     pub fn handle_given_up(&mut self, name: &str, number: u64) {
         if let Some(waits) = self.waits.get_mut(name) {
             waits.remove(&number);
@@ -199,8 +201,8 @@ impl<A: Allocator> Sessions<A> {
         }
     }
 
-    /// Starts a decision if one is due. The driver makes it anywhere, and returns it by
-    /// [`Sessions::end_decision`]. Until then agents are served, and no other decision starts.
+    /// Starts a decision if one is due. The driver makes the decision on any thread, and returns it
+    /// by [`Sessions::end_decision`]. Until then agents are served, and no other decision starts.
     pub fn begin_decision(&mut self, now: Instant) -> Option<Decision<A>> {
         let is_due = self.is_undecided || self.coordinator.poll_timeout().is_some_and(|at| at <= now);
         if self.is_deciding || !is_due {
@@ -225,8 +227,8 @@ impl<A: Allocator> Sessions<A> {
         decided
     }
 
-    /// Returns the next answer to a request for limits, with its number: limits, which are sent
-    /// once, or none after its time.
+    /// Returns the next answer to a request for limits, with the request's number. The answer has
+    /// limits, or none after a timeout. Each limit is returned once.
     pub fn poll_answer(&mut self) -> Option<(u64, Result<Vec<Limit>, ReportError>)> {
         self.answers.pop_front()
     }
@@ -237,8 +239,8 @@ impl<A: Allocator> Sessions<A> {
         event.or_else(|| self.coordinator.poll_ended().map(Event::Ended))
     }
 
-    /// Time of the next [`Sessions::handle_timeout`] and [`Sessions::begin_decision`] without a
-    /// request.
+    /// Time of the next [`Sessions::handle_timeout`] and [`Sessions::begin_decision`] if no request
+    /// arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let silent_at = self.sessions.poll_timeout();
         let waits = self.waits.values().flat_map(|waits| waits.values().copied());
@@ -251,9 +253,9 @@ impl<A: Allocator> Sessions<A> {
         self.sessions.is_joined(&name.to_owned(), session)
     }
 
-    /// Active coflows, by name, with their flows at this instant.
+    /// Returns the active coflows by name, with the state of their flows at `now`.
     ///
-    /// Panics: for an instant before an earlier one.
+    /// Panics: if `now` is before an earlier call's `now`.
     pub fn coflows(&mut self, now: Instant) -> Vec<CoflowView> {
         self.coordinator.coflows(now)
     }
@@ -268,7 +270,7 @@ impl<A: Allocator> Sessions<A> {
         self.counts
     }
 
-    /// Records a sign of life of the host's current agent.
+    /// Records that a request of the host's current agent has arrived.
     fn hear(&mut self, now: Instant, name: &str, session: u64) -> Result<(), ReportError> {
         let name = name.to_owned();
         self.sessions.handle_request(now, &name, session).map_err(|_| ReportError::NotJoined(name))

@@ -4,13 +4,13 @@
 //! Each host that sends or receives has an agent. Messages of agents and coordinator travel over
 //! TCP connections in the same network, with the byte counts of the real programs (JSON in HTTP/1.1
 //! in TLS records), so limits arrive with realistic delay. Limits pace the flows' senders as
-//! `SO_MAX_PACING_RATE` paces sockets: they count data, so agents report their hosts' links by
-//! goodput.
+//! `SO_MAX_PACING_RATE` paces sockets. They count data without headers, so agents report the
+//! goodput of their hosts' links.
 //!
-//! Ideal, compared with real programs: decisions take no time, agents list their flows in step,
-//! programs know at once that all bytes have arrived, and no agent fails, so there are no
-//! keep-alives. Each agent's two connections, one for waiting requests, are a single one here. Read
-//! [`Shuffle`] and [`ShuffleApp`] first.
+//! Idealised compared with real programs: decisions take no time, agents list their flows
+//! simultaneously, programs know at once that all bytes have arrived, and no agent fails, so there
+//! are no keep-alives. A real agent has a second connection for waiting requests; here both share
+//! one connection. Read [`Shuffle`] and [`ShuffleApp`] first.
 
 mod settings;
 
@@ -41,13 +41,13 @@ pub use settings::plan;
 const REQUEST_HEAD_BYTES: u64 = 150;
 /// Approximate bytes before the body of an answer.
 const ANSWER_HEAD_BYTES: u64 = 110;
-/// Session number of all agents, with as many digits as a random number.
+/// Session number of all agents. It has as many digits as a random number.
 const SESSION: u64 = 1 << 63;
-/// First local port and number of local ports, used in turn; and first remote port.
+/// First local port and number of local ports, which are used in turn, and first remote port.
 const LOCAL_PORTS: (u16, u32) = (10_000, 50_000);
 const REMOTE_PORT: u16 = 7_000;
-/// Timers: the next flow begins; agents list their flows; the coordinator decides without new
-/// input.
+/// Timers: when the next flow begins, when agents list their flows, and when the coordinator
+/// decides without new input.
 const BEGIN: u16 = 0;
 const LOOK: u16 = 1;
 const DECIDE: u16 = 2;
@@ -73,14 +73,14 @@ impl System for SimulatedSystem {
     }
 }
 
-/// A workload, resolved against its network.
+/// A `shuffle` workload, resolved against its network.
 #[derive(Debug)]
 pub struct Shuffle {
     allocator: Option<Scheduler>,
     settings: ClassSettings,
     coordinator: u16,
     look_every: Duration,
-    /// Priorities of data and of control messages.
+    /// Strict priorities of data and of control messages.
     priorities: Vec<u8>,
     /// Coflows by name.
     coflows: Vec<(String, Vec<FlowSpec>)>,
@@ -98,7 +98,7 @@ struct FlowSpec {
 }
 
 impl Shuffle {
-    /// Returns true if there is a coordinator with agents.
+    /// Returns true if the workload has a coordinator with agents.
     pub const fn has_coordinator(&self) -> bool {
         self.allocator.is_some()
     }
@@ -148,7 +148,7 @@ impl SystemPlan for Shuffle {
     }
 }
 
-/// Active coflows of a run.
+/// Application that runs the workload's coflows.
 pub struct ShuffleApp {
     coordinator: Option<Coordinator<BoxedAllocator>>,
     settings: ClassSettings,
@@ -167,7 +167,8 @@ pub struct ShuffleApp {
     ended_at: Option<Instant>,
     /// Content of each stream, by stream number.
     streams: Vec<Option<StreamContent>>,
-    /// Time of each flow without its first limit, in microseconds.
+    /// For each flow that got a limit, the time from its announcement to its first limit, in
+    /// microseconds.
     unlimited_us: Vec<f64>,
     control_bytes: u64,
 }
@@ -182,7 +183,7 @@ impl fmt::Debug for ShuffleApp {
     }
 }
 
-/// Content of a stream.
+/// Traffic of a stream.
 #[derive(Copy, Clone, Debug)]
 enum StreamContent {
     /// Control messages between this host's agent and the coordinator.
@@ -191,7 +192,7 @@ enum StreamContent {
     Data(usize),
 }
 
-/// A host's agent.
+/// The agent of a host.
 #[derive(Debug)]
 struct HostAgent {
     link: BitRate,
@@ -202,15 +203,15 @@ struct HostAgent {
     is_connected: bool,
     /// Number of the pending request for limits.
     limits_asked: u64,
-    /// Begun flows that its host sends.
+    /// Numbers of the started flows that the host sends.
     flows: Vec<usize>,
     to_coordinator: Messages<Request>,
-    /// Limits on their way to the agent; an empty list is an acknowledgement.
+    /// Limits in flight to the agent; an empty list is an acknowledgement.
     to_agent: Messages<Vec<Limit>>,
 }
 
 impl HostAgent {
-    /// Sending connections of its host, in order.
+    /// Returns the host's sending connections, in the order of flows.
     fn listing(&self, cx: &AppCx<'_, '_>, flows: &[Flow]) -> Vec<ListedConnection> {
         let mut listing: Vec<ListedConnection> =
             self.flows.iter().map(|number| flows[*number].seen(cx, *number)).collect();
@@ -218,7 +219,7 @@ impl HostAgent {
         listing
     }
 
-    /// Lists the flows of its host.
+    /// Passes a listing of the host's flows to the agent.
     fn look(&mut self, cx: &AppCx<'_, '_>, flows: &[Flow]) {
         let listing = self.listing(cx, flows);
         self.machine.handle_listing(cx.now(), &listing, 0);
@@ -226,7 +227,7 @@ impl HostAgent {
 }
 
 impl Flow {
-    /// Returns the flow as a listing shows it. `number` serves as the socket's cookie.
+    /// Returns the flow as a listing shows it. `number` is used as the socket's cookie.
     fn seen(&self, cx: &AppCx<'_, '_>, number: usize) -> ListedConnection {
         let written_bytes = self.written_bytes;
         let acked_bytes = written_bytes - cx.unacknowledged_bytes(self.stream, Side::Opener);
@@ -242,12 +243,12 @@ impl Flow {
     }
 }
 
-/// An agent's message.
+/// An agent's message to the coordinator.
 #[derive(Debug)]
 enum Request {
     /// Registration.
     Join(JoinRequest),
-    /// Reports about its flows.
+    /// Reports about the agent's flows.
     Report(ReportsRequest),
 }
 
@@ -258,7 +259,7 @@ struct Flow {
     coflow: usize,
     key: FlowKey,
     stream: u32,
-    /// Time of its announcement, until it has its first limit.
+    /// Time of the flow's announcement; `None` once the flow has its first limit.
     unlimited_since: Option<Instant>,
     written_bytes: u64,
     arrived_bytes: u64,
@@ -309,7 +310,7 @@ impl ShuffleApp {
             })
             .collect();
         flows.sort_by_key(|flow| flow.spec.start);
-        // Any two flows between two hosts have different ports.
+        // Flows between the same two hosts get different ports.
         for (number, flow) in flows.iter_mut().enumerate() {
             let number = number as u32;
             flow.key.local.set_port(LOCAL_PORTS.0 + (number % LOCAL_PORTS.1) as u16);
@@ -354,7 +355,7 @@ impl ShuffleApp {
         self.streams[at] = Some(carries);
     }
 
-    /// Starts flows whose time has come.
+    /// Starts the flows whose start time has come.
     fn begin(&mut self, cx: &mut AppCx<'_, '_>) {
         while let Some(flow) = self.flows.get(self.begun).filter(|flow| flow.spec.start <= cx.now()) {
             let FlowSpec { from, to, size, .. } = flow.spec;
@@ -396,7 +397,7 @@ impl ShuffleApp {
         cx.write(stream, Side::Opener, size_bytes);
     }
 
-    /// Handles the end of a flow at its program: all data has arrived, or never will.
+    /// Handles the end of a flow at its program: all data has arrived, or will never arrive.
     fn end(&mut self, cx: &mut AppCx<'_, '_>, number: usize) {
         let flow = &mut self.flows[number];
         flow.is_over = true;
@@ -409,7 +410,7 @@ impl ShuffleApp {
         }
     }
 
-    /// Lets agents list their flows.
+    /// Makes all agents list their flows.
     fn look(&mut self, cx: &mut AppCx<'_, '_>) {
         let hosts: Vec<u16> = self.agents.keys().copied().collect();
         for host in hosts {
@@ -433,7 +434,8 @@ impl ShuffleApp {
                     self.enforce(cx, limits);
                     continue;
                 }
-                // There is no second session, and ended flows need no limit.
+                // Other orders are ignored: there is only one session, and ended flows need no
+                // lifting of limits.
                 Some(_) => continue,
                 None => {}
             }
@@ -478,7 +480,7 @@ impl ShuffleApp {
         cx.write(stream, Side::Opener, bytes);
     }
 
-    /// Handles an agent's message at the coordinator, which then decides.
+    /// Handles an agent's message at the coordinator, which decides afterwards.
     fn answer(&mut self, cx: &mut AppCx<'_, '_>, host: u16, request: Request) {
         let (now, name) = (cx.now(), host_name(host));
         let Some(coordinator) = &mut self.coordinator else { return };
@@ -497,7 +499,7 @@ impl ShuffleApp {
         self.decide(cx);
     }
 
-    /// Decides, and sends changed limits to all agents.
+    /// Makes a decision, and sends changed limits to all agents.
     fn decide(&mut self, cx: &mut AppCx<'_, '_>) {
         let now = cx.now();
         let Some(coordinator) = &mut self.coordinator else { return };
@@ -544,13 +546,14 @@ impl ShuffleApp {
     fn enforce(&mut self, cx: &mut AppCx<'_, '_>, limits: impl Iterator<Item = (FlowKey, Option<BitRate>)>) {
         for (flow, rate) in limits {
             let flow = &mut self.flows[number_of(flow)];
-            // A flow that has ended meanwhile needs no limit.
+            // A flow that has ended by now needs no limit.
             if flow.is_over {
                 continue;
             }
             flow.limit = rate;
             cx.set_pacing_limit(flow.stream, Side::Opener, flow.limit);
-            // A mouse is told that it has no limit.
+            // A mouse receives the message that it has no limit, which does not count as its first
+            // limit.
             if let Some(announced_at) = flow.limit.and_then(|_| flow.unlimited_since.take()) {
                 self.unlimited_us.push(us(cx.now() - announced_at));
             }

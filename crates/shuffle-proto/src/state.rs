@@ -1,5 +1,5 @@
-//! An agent's records before each change, from which a killed agent's changes are undone: lines of
-//! JSON.
+//! An agent's records, written before each change, with which the changes of a killed agent are
+//! undone: lines of JSON.
 //!
 //! Leaves out: the file, and undoing changes. Read [`StateLine`] and [`read`].
 
@@ -7,7 +7,7 @@ use anabranch_units::BitRate;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// A connection about to get a limit.
+/// A connection that is about to get a limit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitedConnection {
     /// Local address and port.
@@ -16,24 +16,25 @@ pub struct LimitedConnection {
     pub remote: SocketAddr,
     /// Socket cookie, unique since boot.
     pub cookie: u64,
-    /// Earlier rate limit in bits per second.
+    /// Rate limit before the agent's first limit, in bits per second; `None` for no limit.
     pub before_bps: Option<u64>,
 }
 
 impl LimitedConnection {
-    /// Earlier rate limit.
+    /// Rate limit before the agent's first limit; `None` for no limit.
     pub fn before(&self) -> Option<BitRate> {
         self.before_bps.map(BitRate::bps)
     }
 }
 
-/// A line.
+/// One line of the records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum StateLine {
-    /// A connection about to get a limit.
+    /// A connection that is about to get a limit.
     Limited(LimitedConnection),
-    /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, if any. The last such line counts.
+    /// Value of `net.ipv4.tcp_tso_rtt_log` to restore; `None` if it is restored. The last such line
+    /// counts.
     Bursts {
         /// The value.
         tso_rtt_log: Option<u8>,
@@ -45,13 +46,13 @@ pub enum StateLine {
 pub struct LeftoverState {
     /// Connections that may have limits, in order.
     pub limited: Vec<LimitedConnection>,
-    /// Value of the bursts setting to restore.
+    /// Value of `net.ipv4.tcp_tso_rtt_log` to restore; `None` if there is none.
     pub tso_rtt_log: Option<u8>,
-    /// Bytes of complete lines. A truncated line belongs to a change that was not made.
+    /// Number of bytes of complete lines. A truncated line belongs to a change that was not made.
     pub whole_bytes: usize,
 }
 
-/// Parses lines; invalid ones are skipped.
+/// Parses the records. Invalid lines are skipped.
 pub fn read(text: &[u8]) -> LeftoverState {
     let whole_bytes = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let mut left = LeftoverState { whole_bytes, ..LeftoverState::default() };
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_lines_are_read_and_the_last_burst_counts() {
+    fn complete_lines_are_read_and_last_burst_counts() {
         let line = r#"{"local":"10.0.0.1:5","remote":"[fd00::2]:9","cookie":7,"before_bps":null}"#;
         let text = format!("{line}\n{{\"tso_rtt_log\":9}}\nwhat?\n{{\"tso_rtt_log\":3}}\n{line}");
         let left = read(text.as_bytes());

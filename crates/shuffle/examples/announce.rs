@@ -39,12 +39,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let coordinator = server.local_addr()?.to_string();
     tokio::spawn(server.run());
 
-    // This machine plays both hosts, with two of its addresses.
+    // This machine has both hosts, each with one of its addresses.
     for (host, address) in [("a", "127.0.0.1"), ("b", "127.0.0.2")] {
         let mut config = AgentConfig::new(host, &coordinator, path(&format!("{host}.jsonl")));
         (config.addresses, config.link_rate) = (vec![address.parse()?], Some(BitRate::mbps(80)));
         config.listen = Some(ListenConfig { path: path(&format!("{host}.sock")), group: None });
-        // One process sets the limits of both hosts, so it leaves the BPF program out.
+        // One process sets the limits of both hosts, so the BPF program is not used.
         (config.pacer.bpf, config.has_small_bursts) = (false, false);
         tokio::spawn(Agent::start(config, &identity(Role::Site, host)?)?.run(pending()));
     }

@@ -1,4 +1,4 @@
-//! A host's agent: it reports the host's flows, and holds them to the coordinator's rates.
+//! A host's agent: it reports the host's flows, and enforces the coordinator's rate limits.
 //!
 //! The state machine [`anabranch_shuffle_proto::Agent`] decides when the agent joins, lists
 //! connections, reports and lifts limits. This module supplies the clock, the kernel's list of
@@ -54,7 +54,8 @@ pub struct AgentConfig {
     pub name: String,
     /// Address of the coordinator, as `HOST:PORT` or `https://HOST:PORT`.
     pub coordinator: String,
-    /// Goodput of the host's link, each way. `None`: derived from the device of the default route.
+    /// Goodput of the host's link in each direction. `None`: derived from the device of the default
+    /// route.
     pub link_rate: Option<BitRate>,
     /// Addresses of flows to this host. If empty, the coordinator decides.
     pub addresses: Vec<IpAddr>,
@@ -62,7 +63,7 @@ pub struct AgentConfig {
     pub rules: Rules,
     /// Socket on which programs announce their flows; `None` for no socket.
     pub listen: Option<ListenConfig>,
-    /// Mechanisms by which flows may be held to rates.
+    /// Mechanisms with which limits may be enforced.
     pub pacer: PacerOptions,
     /// True if the agent keeps `net.ipv4.tcp_tso_rtt_log` at 0 for the network namespace, so that
     /// raised limits take effect soon.
@@ -80,7 +81,7 @@ pub struct AgentConfig {
 pub struct ListenConfig {
     /// Path of the socket.
     pub path: PathBuf,
-    /// Group that may use the socket beside its owner, by name or number.
+    /// Group that may use the socket in addition to the owner, by name or number.
     pub group: Option<String>,
 }
 
@@ -112,7 +113,7 @@ pub struct Agent {
     enforcer: Enforcer,
     metrics: Arc<AgentMetrics>,
     announcements: Option<(UnixListener, FlowReader)>,
-    /// Rules by which flows are announced.
+    /// Rules by which flows are announced on behalf of their programs.
     rules: Rules,
     /// Files and processes to remove after the agent's end.
     leavings: AgentLeftovers,
@@ -142,11 +143,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Converts the kernel's state of a connection for the agent's book.
+/// Converts the kernel's state of a connection for the state machine.
 fn seen(state: &FlowState) -> ListedConnection {
     let bytes = |count: Option<ByteCount>| count.map_or(0, ByteCount::as_u64);
     let sent = bytes(state.bytes_sent).saturating_sub(bytes(state.bytes_retransmitted));
-    // Among acknowledged bytes SYN and FIN count one each; older kernels do not count sent ones.
+    // SYN and FIN each count one byte among acknowledged bytes. Older kernels do not count sent
+    // bytes.
     let acked_bytes = bytes(state.bytes_acked).min(state.bytes_sent.map_or(u64::MAX, |_| sent));
     ListedConnection {
         flow: state.flow,
@@ -160,7 +162,7 @@ fn seen(state: &FlowState) -> ListedConnection {
 }
 
 /// Sets the kernel to small bursts, so that raised limits take effect soon. The value to restore is
-/// in the state file, because a killed agent may have left a value there.
+/// read from the state file, because a killed agent may have left its own value in the kernel.
 fn small_bursts(state: &mut StateFile) {
     let mut set = || match tso_rtt_log()? {
         0 => Ok(()),
@@ -170,7 +172,7 @@ fn small_bursts(state: &mut StateFile) {
         }
     };
     match set() {
-        // Older kernels have no such setting, and small bursts only.
+        // Older kernels have no such setting, and always send small bursts.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!("limits that are raised take effect late: {error}"),
         Ok(()) => {}
@@ -181,7 +183,7 @@ fn failure(error: ClientError) -> Failure {
     let line = error.to_string();
     match error {
         ClientError::Refused { status: 409, .. } => Failure::NotJoined(line),
-        // Keys of another host, or invalid settings: retrying does not help.
+        // Keys of another host, or invalid settings: a retry cannot succeed.
         ClientError::Refused { status: 400 | 403, .. } | ClientError::Settings(_) => Failure::Refused(line),
         _ => Failure::Passing(line),
     }
@@ -232,7 +234,7 @@ impl RequestsInFlight {
         });
     }
 
-    /// Waits for the next answer; pending for ever without a request in flight.
+    /// Waits for the next answer. Never completes without a request in flight.
     async fn next(&mut self) -> (u64, Result<Answer, Failure>) {
         loop {
             match self.tasks.join_next().await {
@@ -246,7 +248,7 @@ impl RequestsInFlight {
 }
 
 impl Agent {
-    /// Lifts what an earlier agent has left, and opens sockets and files; [`Agent::run`] starts the
+    /// Lifts limits of an earlier agent, and opens sockets and files. [`Agent::run`] starts the
     /// work.
     ///
     /// Errors: see [`AgentError`].
@@ -320,7 +322,7 @@ impl Agent {
         })
     }
 
-    /// Goodput of the host's link, each way.
+    /// Goodput of the host's link in each direction.
     pub const fn link_rate(&self) -> BitRate {
         self.link_rate
     }
@@ -330,13 +332,14 @@ impl Agent {
         self.client.address()
     }
 
-    /// The agent's metrics in Prometheus' text format, while it runs as well.
+    /// Returns a function that gives the agent's metrics in Prometheus' text format, also while the
+    /// agent runs.
     pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
         let metrics = Arc::clone(&self.metrics);
         move || metrics.text()
     }
 
-    /// Runs until `end` completes, then lifts its limits, leaves the coordinator and restores the
+    /// Runs until `end` completes. Then lifts the limits, leaves the coordinator and restores the
     /// kernel's settings.
     ///
     /// Errors: the coordinator refuses this agent for good; a setting could not be restored.
@@ -374,7 +377,7 @@ impl Agent {
         ended.and(set_back)
     }
 
-    /// Runs the state machine's requests until it gives up. Returns the reason in one line.
+    /// Executes the state machine's actions until it gives up. Returns the reason in one line.
     async fn work(&self) -> String {
         let mut under_way = RequestsInFlight::default();
         loop {
@@ -444,7 +447,7 @@ impl Agent {
         }
     }
 
-    /// Starts a request of the state machine.
+    /// Starts an action of the state machine.
     fn begin(&self, under_way: &mut RequestsInFlight, number: u64, ask: AgentAction) {
         let (client, name) = (self.client.clone(), self.name.clone());
         let within = REPLY_MAX.to_std();
@@ -452,8 +455,8 @@ impl Agent {
         let took = move || metrics.report_seconds.observe(begun.elapsed().as_secs_f64());
         match ask {
             AgentAction::Prepare => under_way.begin(number, async move {
-                // The address of a name may change. If the lookup fails, the client fails as well,
-                // and reports it.
+                // The address of a name may change. If the lookup fails, the client's request fails
+                // as well, and its error is reported.
                 let found = timeout(within, lookup(client.address())).await;
                 let coordinator = found.ok().and_then(Result::ok);
                 let failed = |error| Failure::Refused(format!("/dev/urandom: {error}"));
@@ -462,7 +465,8 @@ impl Agent {
             AgentAction::Look => {
                 let (reader, shared) = (self.reader.clone(), self.shared.clone());
                 under_way.begin(number, async move {
-                    // Listing the kernel's table takes some microseconds for each flow.
+                    // Reading the kernel's list of connections takes some microseconds for each
+                    // flow.
                     let listing = spawn_blocking(move || list(&reader, &shared)).await;
                     let listing = listing.map_err(std::io::Error::other).and_then(|listing| listing);
                     let Listing { flows, left_out } =
@@ -485,7 +489,7 @@ impl Agent {
                 let limits = client.limits(&name, session, LIMITS_WAIT.to_std(), within).await;
                 limits.map(Answer::Limits).map_err(failure)
             }),
-            // Requested at the end only.
+            // This action is requested only at the agent's end.
             AgentAction::Leave { .. } => {}
         }
     }
@@ -506,7 +510,7 @@ impl Agent {
     }
 }
 
-/// Lists this host's connections. If there are too many, announced connections take precedence.
+/// Lists this host's connections. If there are too many, announced connections have precedence.
 fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing> {
     let mut reader = lock(reader);
     let listing = reader.list(CONNECTIONS_MAX)?;
@@ -518,7 +522,8 @@ fn list(reader: &Mutex<FlowReader>, shared: &Shared) -> std::io::Result<Listing>
 }
 
 impl AgentLeftovers {
-    /// Removes the socket, and restores the size of bursts, through the guard if there is one.
+    /// Removes the socket. The guard restores the burst setting if there is a guard, else this
+    /// process does.
     fn clear(self) -> Result<(), AgentError> {
         if let Some(path) = &self.listen {
             let _ = remove_file(path);

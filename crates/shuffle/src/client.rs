@@ -24,7 +24,7 @@ pub struct Client {
 
 impl Client {
     /// Creates a client of the coordinator at `address` (`host:port`, with an optional `https://`).
-    /// The client connects at the first request; `patience` is the time during which an operator's
+    /// The client connects at the first request. `patience` is the time during which an operator's
     /// request is retried.
     ///
     /// Errors: keys of another system, an address without a port, `http://`.
@@ -81,9 +81,9 @@ impl Client {
         self.connection.once(Method::POST, &path, body, within).await.map(drop)
     }
 
-    /// Returns the limits that the agent has not received yet as soon as there are any, or none
-    /// after `wait`. Each limit is sent once: after an error some may be lost, and the agent joins
-    /// again.
+    /// Returns the limits that the agent has not received yet, as soon as there are any, or no
+    /// limits after `wait`. Each limit is sent once: after an error some limits may be lost, and
+    /// the agent joins again.
     ///
     /// Errors: see [`ClientError`]; status 409 if the agent must join again.
     pub async fn limits(

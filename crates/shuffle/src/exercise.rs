@@ -1,4 +1,4 @@
-//! Exercises of requests to the coordinator, for the fuzz target and its corpus's test.
+//! Exercises of requests to the coordinator, for the fuzz target and the test of its corpus.
 //!
 //! Leaves out: the syntax of HTTP and TLS, which libraries parse.
 
@@ -14,8 +14,8 @@ use anabranch_shuffle_proto::control::{FlowKey, Limit};
 use anabranch_units::BitRate;
 use axum::extract::Extension;
 
-/// Parses the bytes as a coordinator's answer to an agent that waits for limits. Returns true if
-/// they are valid.
+/// Parses the bytes as a coordinator's answer to a request for limits, and applies the limits.
+/// Returns true if the answer is valid.
 #[doc(hidden)]
 pub fn exercise_limits(bytes: &[u8]) -> bool {
     let Ok(LimitsReply { limits }) = serde_json::from_slice(bytes) else { return false };
@@ -34,16 +34,16 @@ pub fn exercise_limits(bytes: &[u8]) -> bool {
     book.announce(&state, "a", 60_000).expect("there is room");
     for Limit { flow, rate_bps } in limits {
         book.limit(flow, rate_bps.map(BitRate::bps));
-        // As the agent does with each limit.
+        // The agent makes the same calls for each limit.
         let _ = (book.socket(flow), book.soonest_end());
     }
     book.observe(&[ListedConnection { acked_bytes: 10, ..state }], |_| None);
     true
 }
 
-/// Takes each line for a request of the agent of host `a`, as in `POST /v1/hosts/a/leave
-/// {"session":1}`, or, after a `!`, of an operator. Decides after each. Returns true if no request
-/// was refused.
+/// Handles each line as a request of the agent of host `a`, as in `POST /v1/hosts/a/leave
+/// {"session":1}`, or, after a `!`, as a request of an operator. Makes a decision after each line.
+/// Returns true if no request was refused.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let mut config = CoordinatorServiceConfig::new(|| Box::new(ChasePlus::default()), "");

@@ -1,7 +1,7 @@
 //! The coordinator's routes: each caller's rights, and requests and answers in JSON.
 //!
-//! An agent may speak for its own host only; operators read. Leaves out: TLS and connections. Read
-//! [`router`] first.
+//! An agent may make requests for its own host only; operators may only read. Leaves out: TLS and
+//! connections. Read [`router`] first.
 
 use crate::service::{CoordinatorService, JoinError};
 use crate::wire::{
@@ -25,7 +25,7 @@ use axum::routing::{get, post};
 use std::time::Duration;
 use utoipa::OpenApi;
 
-/// Maximum time for which an agent may wait for limits, in milliseconds.
+/// Maximum time that a request for limits may wait, in milliseconds.
 const LIMITS_WAIT_MAX_MS: u64 = 10_000;
 /// Default and maximum number of flows in one reply.
 const FLOWS_DEFAULT: usize = 4_096;

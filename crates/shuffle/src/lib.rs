@@ -1,10 +1,11 @@
 //! `shuffle` for programs that embed it: the coordinator as an HTTP service, a host's agent, and
 //! the coordinator's client.
 //!
-//! Agents join, report the progress of their hosts' flows, and hold the flows to the coordinator's
-//! limits; operators read. Each decision covers all reports so far; reports that arrive meanwhile
-//! wait for the next one. Rates need no store, because agents report all flows again after a
-//! restart. Ended coflows (groups of flows that are complete with their last flow) are stored.
+//! Agents join, report the progress of their hosts' flows, and enforce the coordinator's limits;
+//! operators may only read. Each decision covers all reports so far; reports that arrive during a
+//! decision wait for the next one. Rates need no store, because agents report all flows again after
+//! a restart of the coordinator. Ended coflows (groups of flows that are complete with their last
+//! flow) are stored.
 //!
 //! A coordinator, two hosts' agents on one machine, and an announced flow between them that gets a
 //! limit:

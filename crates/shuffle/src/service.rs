@@ -2,9 +2,10 @@
 //! coflows.
 //!
 //! The state machine ([`anabranch_shuffle_proto::Sessions`]) tracks agents and waiting requests.
-//! Requests change it and wake the driver, which decides. A decision works on a copy of the flows,
-//! so that requests are answered meanwhile. The driver lets all pending requests go first, so one
-//! decision covers them all. Leaves out: HTTP. Read [`CoordinatorService`] first.
+//! Requests change it and wake the driver, which makes decisions. A decision works on a copy of the
+//! flows, so that requests are answered during a decision. The driver handles all pending requests
+//! first, so that one decision covers all of them. Leaves out: HTTP. Read [`CoordinatorService`]
+//! first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads the clock")]
 
 use crate::store::History;
@@ -28,25 +29,26 @@ use tokio::sync::{Notify, oneshot};
 
 /// Interval between a failed write to the store and the next attempt.
 const STORE_RETRY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Maximum time between two passes of the driver when no deadline is due.
+/// Maximum time between two passes of the driver if no deadline is due.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// Duration of a decision above which the next one is delayed by as much, to leave half of a
-/// processor to other work.
+/// Duration of a decision above which the next decision is delayed by the same time, which leaves
+/// half of a processor to other work.
 const COSTLY_DECISION: Duration = Duration::from_ms(20);
-/// Maximum number of ended coflows waiting for the store; above it the oldest are dropped.
+/// Maximum number of ended coflows that wait for the store. Above it the oldest are dropped.
 const UNSAVED_MAX: usize = 4_096;
 
 /// Configuration of a coordinator.
 pub struct CoordinatorServiceConfig {
     /// Creates the allocator, at the start and whenever the clock restarts.
     pub allocator: Box<dyn Fn() -> BoxedAllocator + Send + Sync>,
-    /// Name of the allocator, for operators.
+    /// Name of the allocator, as shown to operators.
     pub allocator_name: String,
-    /// Matching of flows, and timeouts of agents.
+    /// Classification of flows, and timeouts of agents.
     pub sessions: SessionsConfig,
     /// File for ended coflows, created if it does not exist.
     pub store: PathBuf,
-    /// Hosts and their locations. Without it, a host has its agent's source address and no uplinks.
+    /// Addresses, links and uplinks of the hosts. Without this list, a host has its agent's source
+    /// address and no uplinks.
     pub hosts: Option<Hosts>,
     /// True if agents may claim any address for their hosts, which suits a network whose agents are
     /// all trusted.
@@ -70,14 +72,14 @@ impl CoordinatorServiceConfig {
     }
 }
 
-/// Reason for refusing an agent.
+/// Reason for refusing an agent that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinError {
     /// The state machine refuses the agent.
     Refused(ReportError),
     /// The host is missing from the hosts file.
     Unknown(String),
-    /// The agent claims an address that its host does not have.
+    /// The agent claims an address that does not belong to its host.
     Address {
         /// The claimed address.
         address: IpAddr,
@@ -116,8 +118,8 @@ impl From<ReportError> for JoinError {
 }
 
 impl CoordinatorServiceConfig {
-    /// Determines a host's addresses, link and uplinks. They are taken from the hosts file if there
-    /// is one; otherwise the agent's source address is the host's only address. An agent on the
+    /// Determines a host's addresses, link and uplinks from the hosts file if there is one.
+    /// Otherwise the agent's source address is the host's only address. An agent on the
     /// coordinator's machine may claim any address of this machine.
     fn place(&self, name: &str, from: IpAddr, said: Host) -> Result<Host, JoinError> {
         let placed = self.hosts.as_ref().map(|hosts| hosts.place(name).cloned());
@@ -129,7 +131,7 @@ impl CoordinatorServiceConfig {
         let is_its = |address: IpAddr| match address.to_canonical() {
             address if is_in_file => known.contains(&address),
             address if self.are_addresses_trusted || address == from => true,
-            // Only an address of this machine can be bound. Binding sends nothing.
+            // Only an address of this machine can be bound. Binding a socket sends no packet.
             address => from.is_loopback() && UdpSocket::bind((address, 0)).is_ok(),
         };
         for address in &said.addresses {
@@ -168,16 +170,17 @@ struct Shared {
 struct State {
     epoch: std::time::Instant,
     machine: Sessions<BoxedAllocator>,
-    /// Requests that wait for limits, by the state machine's numbers, which bounds them.
+    /// Requests that wait for limits, by the state machine's numbers. The state machine limits
+    /// their number.
     waiting: BTreeMap<u64, oneshot::Sender<Result<Vec<Limit>, ReportError>>>,
-    /// Time of the driver's next pass unless it is woken before.
+    /// Time of the driver's next pass, unless a request wakes the driver earlier.
     looks_at: Instant,
     unsaved: VecDeque<EndedCoflowView>,
     store_error: Option<String>,
     counters: Counters,
 }
 
-/// Counters since the start, for metrics, besides the state machine's.
+/// Counters since the start for metrics that the state machine does not count.
 struct Counters {
     joins_refused: u64,
     decision_seconds: Histogram,
@@ -200,7 +203,7 @@ impl Counters {
     }
 }
 
-/// A request that waits for limits, until dropped.
+/// A request that waits for limits. Dropping the value cancels the request.
 struct WaitingReport<'a> {
     service: &'a CoordinatorService,
     name: &'a str,
@@ -210,7 +213,7 @@ struct WaitingReport<'a> {
 impl Drop for WaitingReport<'_> {
     fn drop(&mut self) {
         let mut state = self.service.lock();
-        // An answered request is no longer in the table.
+        // The table has only unanswered requests.
         if state.waiting.remove(&self.number).is_some() {
             state.machine.handle_given_up(self.name, self.number);
         }
@@ -218,10 +221,10 @@ impl Drop for WaitingReport<'_> {
 }
 
 impl CoordinatorService {
-    /// Opens the store; no agent has joined yet. An [`anabranch_http::Server`] then drives the
-    /// service.
+    /// Opens the store and creates the service, with no agent joined. An [`anabranch_http::Server`]
+    /// then drives the service.
     ///
-    /// Errors: a store that is unusable.
+    /// Errors: the store is unusable.
     pub fn open(config: CoordinatorServiceConfig) -> Result<Self, StoreError> {
         let history = History::open(&config.store)?;
         Ok(Self::new(config, Some(history)))
@@ -272,7 +275,7 @@ impl CoordinatorService {
         self.change(|machine, now| machine.handle_leave(now, name, session));
     }
 
-    /// Returns the limits not sent yet as soon as there are any, at most `wait` from now.
+    /// Returns the unsent limits as soon as there are any, or no limits after `wait`.
     pub(crate) async fn limits(
         &self,
         name: &str,
@@ -342,7 +345,8 @@ impl CoordinatorService {
         read.await.expect("reading does not panic, and the runtime is there while requests are")
     }
 
-    /// Reason why the coordinator is unhealthy, if any: the store is not writable.
+    /// Reason why the coordinator is unhealthy: the store is not writable. `None` while it is
+    /// healthy.
     pub fn trouble(&self) -> Option<String> {
         self.lock().store_error.clone()
     }
@@ -377,8 +381,8 @@ impl CoordinatorService {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a bug that the panic's own message tells of; the state's tables
-        // stay valid.
+        // A panic under the lock is a bug, which the panic's own message reports. The tables of the
+        // state stay valid.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -393,20 +397,20 @@ impl CoordinatorService {
         result
     }
 
-    /// Decides once, for exercises; the driver decides by itself.
+    /// Makes one decision, for exercises. Otherwise the driver makes the decisions.
     pub(crate) fn decide_once(&self) {
         self.decide();
         assert_eq!(self.lock().counters.decisions_failed, 0, "links carry what is decided");
     }
 
-    /// Decides, and writes ended coflows, until dropped.
+    /// Makes decisions, and writes ended coflows, until dropped.
     pub(crate) async fn go_on(&self) {
         tokio::join!(self.decide_on_and_on(), self.save_on_and_on());
     }
 
     async fn decide_on_and_on(&self) {
         loop {
-            // A separate task, because this one also accepts connections.
+            // A blocking task, because this task also accepts connections.
             let service = self.clone();
             let decided = tokio::task::spawn_blocking(move || service.decide()).await;
             let took = decided.expect("deciding does not panic, and the runtime is there");
@@ -420,16 +424,16 @@ impl CoordinatorService {
             if took > COSTLY_DECISION {
                 tokio::time::sleep(took.to_std()).await;
             }
-            // One millisecond more: timers round down, and the loop would spin.
+            // One millisecond is added because timers round down, so the loop would spin.
             let wait = wait.to_std() + std::time::Duration::from_millis(1);
             let _ = tokio::time::timeout(wait, self.shared.changed.notified()).await;
-            // Pending requests go first.
+            // Pending requests are handled first.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Handles deadlines and decides if needed. Requests are answered meanwhile. Returns the
-    /// duration of the decision.
+    /// Handles deadlines, and makes a decision if one is due. Requests are answered during the
+    /// decision. Returns the duration of the decision.
     fn decide(&self) -> Duration {
         let (began, decision) = {
             let mut state = self.lock();
@@ -445,7 +449,7 @@ impl CoordinatorService {
         self.take(&mut state, began, decision)
     }
 
-    /// Applies a decision that was started at `began`. Returns its duration.
+    /// Applies a decision that was started at `began`. Returns the decision's duration.
     fn take(&self, state: &mut State, began: Instant, decision: Decision<BoxedAllocator>) -> Duration {
         let now = state.now();
         if let Err(error) = state.machine.end_decision(now, decision) {
@@ -498,14 +502,15 @@ impl CoordinatorService {
         }
     }
 
-    /// Records the result of a write. Unwritten coflows are kept for the next attempt.
+    /// Records the result of a write, and returns true if it succeeded. Unwritten coflows are kept
+    /// for the next attempt.
     fn is_saved(&self, result: Result<(), StoreError>, unsaved: Vec<EndedCoflowView>) -> bool {
         let mut state = self.lock();
         state.store_error = result.err().map(|error| error.to_string());
         let Some(error) = &state.store_error else { return true };
         tracing::error!("{error}");
         state.counters.store_errors += 1;
-        // Coflows that ended meanwhile are newer.
+        // Coflows that ended during the write are newer.
         unsaved.into_iter().rev().for_each(|ended| state.unsaved.push_front(ended));
         let surplus = state.unsaved.len().saturating_sub(UNSAVED_MAX);
         state.unsaved.drain(..surplus);
@@ -518,8 +523,8 @@ impl State {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// Sends the state machine's answers to their requests. The agent of a request that has gone
-    /// meanwhile joins again.
+    /// Sends the state machine's answers to their requests. If a request was cancelled meanwhile,
+    /// its agent joins again.
     fn answer(&mut self) {
         while let Some((number, answer)) = self.machine.poll_answer() {
             if let Some(waiting) = self.waiting.remove(&number) {

@@ -1,6 +1,6 @@
-//! Coflows that have ended, in redb: the last [`HISTORY_MAX`].
+//! Store of ended coflows, in redb: the last [`HISTORY_MAX`].
 //!
-//! Leaves out: all state that agents report again. Read [`History`] first.
+//! Leaves out: all state that agents report again after a restart. Read [`History`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: its test makes files")]
 
 use crate::wire::EndedCoflowView;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn last_coflows_outlive_the_process_and_oldest_are_dropped() {
+    fn last_coflows_survive_a_restart_oldest_are_dropped() {
         let path = std::env::temp_dir().join(format!("anabranch-shuffle-store-{}.redb", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let many: Vec<_> = (0..HISTORY_MAX + 3).map(ended).collect();

@@ -1,4 +1,4 @@
-//! The JSON that crosses the HTTP interface of `shuffle`'s coordinator.
+//! The JSON bodies of the HTTP interface of `shuffle`'s coordinator.
 //!
 //! Leaves out: the messages of agents (`shuffle_proto::control`). Read [`CoflowView`] first.
 
@@ -54,8 +54,8 @@ pub struct FlowView {
     pub remote: SocketAddr,
     /// Known number of bytes left to send.
     pub remaining_bytes: u64,
-    /// Limit of the flow in bits per second; null while nothing of it arrives, when it has no
-    /// limit.
+    /// Limit of the flow in bits per second; null while none of its bytes arrive, because it then
+    /// has no limit.
     pub rate_bps: Option<u64>,
 }
 

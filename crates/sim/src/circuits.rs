@@ -1,9 +1,10 @@
-//! Circuits that follow demand: a system decides the weeks of a scenario's hybrid switch.
+//! Circuits that follow demand: a system decides the days of each week of a scenario's hybrid
+//! switch.
 //!
-//! This room has the switch, its queues and the flows; the system has the estimate and the
+//! This room has the switch, its queues and the flows. The system has the estimate and the
 //! scheduler. The run asks the system once a week, installs its answer in the switch, and keeps a
 //! row for each week. Read [`CircuitControl`] first. Leaves out: the switch
-//! ([`anabranch_fabric::CircuitSwitch`]), the decisions (a system's).
+//! ([`anabranch_fabric::CircuitSwitch`]), and the decisions (the system's).
 
 use crate::end::Msg;
 use crate::rows::WeekRow;
@@ -16,67 +17,69 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The control of a hybrid switch, validated: runs start from it.
+/// The validated control of a hybrid switch, from which runs create their controls.
 pub trait CircuitPlan: Debug + Send + Sync {
-    /// The control of one run.
+    /// Creates the control of one run.
     fn control(&self) -> Box<dyn CircuitControl>;
-    /// Whether the control is told of flows and of the packets that leave the switch.
+    /// Returns true if the control receives events of flows and of packets that leave the switch.
     fn follows_flows(&self) -> bool;
 }
 
-/// Decides the weeks of a hybrid switch in one run.
+/// The control that decides the weeks of a hybrid switch in one run.
 ///
-/// At the time of `poll_timeout` the run first reports all events of flows since the last time, in
-/// order; then it calls `handle_queues`, and `poll_week` until `None`. The first week is available
-/// from the beginning.
+/// At the time of `poll_timeout` the run first reports all events of flows since the last report,
+/// in order. Then it calls `handle_queues`, and `poll_week` until `None`. The first week is
+/// available from the beginning of the run.
 pub trait CircuitControl: Debug {
     /// Handles the start of flow `flow` between two racks, with `bytes` to send.
     fn handle_announced(&mut self, flow: u32, racks: [u16; 2], bytes: ByteCount);
-    /// Handles the forwarding of `bytes` of `flow`, from `position` in its stream on. The flow may be
-    /// over, or may have announced nothing.
+    /// Handles the forwarding of `bytes` of `flow`, from `position` in its stream on. The flow may
+    /// have ended, or may not have announced its bytes.
     fn handle_forwarded(&mut self, flow: u32, position: u64, bytes: u32);
     /// Handles the end of flow `flow`.
     fn handle_closed(&mut self, flow: u32);
-    /// Handles the bytes waiting in the switch's queues, row by row of sources.
+    /// Handles the bytes that wait in the switch's queues, for each source rack in turn and for
+    /// each destination.
     ///
     /// Panics: may panic if it is not called at the time of `poll_timeout`.
     fn handle_queues(&mut self, now: Instant, bytes: Vec<u64>);
     /// Time of the next call of `handle_queues`.
     fn poll_timeout(&self) -> Instant;
-    /// The next week for the switch, until `None`.
+    /// Returns the next week for the switch, until `None`.
     fn poll_week(&mut self) -> Option<CircuitWeek>;
 }
 
-/// Days of one week, and of the following weeks until a new one begins.
+/// Days of one week. They repeat in the following weeks until a new week begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CircuitWeek {
-    /// Beginning of the week.
+    /// Time at which the week begins.
     pub begins_at: Instant,
-    /// Demand on which the decision was based.
+    /// Total demand on which the decision was based.
     pub demand: ByteCount,
-    /// Reports of flows so far that exceeded a limit of the control, so that its demand may be
-    /// wrong.
+    /// Number of reports of flows so far that exceeded a limit of the control, so that its demand
+    /// may be wrong.
     pub unknown_reports: u64,
-    /// Duration and matching of each day. A night precedes each; the rest of the week after the
-    /// last day is dark.
+    /// Duration and matching of each day. A night precedes each day. No circuit is up in the
+    /// remaining time of the week.
     pub days: Vec<(Duration, Matching)>,
 }
 
-/// A control with the times of its weeks, for runs under either clock.
+/// A control with the times of its weeks, for simulated and emulated runs.
 #[derive(Clone, Debug)]
 pub struct CircuitSchedule {
-    /// The control.
+    /// The validated control.
     pub plan: Arc<dyn CircuitPlan>,
-    /// Time before each day in which all circuits are dark.
+    /// Time before each day in which no circuit is up.
     pub night: Duration,
-    /// Time of all days and nights.
+    /// Total time of all days and nights of a week.
     pub week: Duration,
-    /// Shortest day.
+    /// Minimum length of a day.
     pub day_min: Duration,
 }
 
 impl CircuitSchedule {
-    /// The timetable of a week: each day after its night, then the dark rest.
+    /// Returns the timetable of a week: each day after its night, then the remaining time without
+    /// circuits.
     ///
     /// Panics: if days and nights last longer than the week.
     pub fn timetable(&self, week: &CircuitWeek) -> Timetable<Matching> {
@@ -93,7 +96,7 @@ impl CircuitSchedule {
     }
 }
 
-/// Maximum rows of weeks that a run keeps. Later weeks count in totals only.
+/// Maximum number of weeks whose rows a run keeps. Later weeks count in totals only.
 const ROWS_MAX: usize = 1_000_000;
 
 /// The weeks of one run.
@@ -107,14 +110,14 @@ pub(crate) struct Weeks {
     schedule: CircuitSchedule,
     /// Rate of each circuit.
     rate: BitRate,
-    /// Number of flows reported to the control, ended ones included.
+    /// Number of flows reported to the control, including ended flows.
     flows: usize,
-    /// Announced flows that are not over.
+    /// Numbers of the announced flows that have not ended.
     open: Vec<u32>,
-    /// Week in force, and the one that follows it.
+    /// The week in force, and the week after it.
     current: CircuitWeek,
     next: Option<CircuitWeek>,
-    /// End of the week being counted.
+    /// End of the week whose bytes are being counted.
     ends_at: Instant,
     counted: CircuitCounters,
     rows: Vec<WeekRow>,
@@ -123,7 +126,8 @@ pub(crate) struct Weeks {
 }
 
 impl Weeks {
-    /// The weeks of a run whose switch, at `switch`, has circuits of `rate` and `racks` by host.
+    /// Creates the weeks of a run. The hybrid switch at `switch` has circuits of `rate`, and
+    /// `racks` has the rack of each host.
     pub(crate) fn new<Q: EventQueue>(
         schedule: CircuitSchedule,
         rate: BitRate,
@@ -163,8 +167,8 @@ impl Weeks {
         self.control.poll_timeout().min(self.ends_at)
     }
 
-    /// Counts the week that ends at `now`, and decides the next one if that is due. Packets that
-    /// left the switch are taken from `tapped`; the rest stays there.
+    /// Counts the week that ends at `now`, and decides the next week if that is due. Packets that
+    /// left the switch are removed from `tapped`; packets of other taps stay.
     pub(crate) fn advance<Q: EventQueue>(
         &mut self,
         now: Instant,
@@ -195,7 +199,8 @@ impl Weeks {
         }
     }
 
-    /// Rows of the weeks, the last one up to `now`, and the sums of weeks and days.
+    /// Returns the rows of the weeks, the last one counted up to `now`, and the numbers of weeks
+    /// and days.
     pub(crate) fn finish(mut self, switch: &CircuitSwitch, now: Instant) -> (Vec<WeekRow>, u64, u64) {
         if now.saturating_since(self.ends_at - self.schedule.week) > Duration::ZERO {
             self.count(switch, now);
@@ -242,11 +247,12 @@ impl Weeks {
         });
     }
 
-    /// Reports flows to the control: starts, bytes forwarded by the switch, and ends.
+    /// Reports flows to the control: their starts, the bytes that the switch has forwarded, and
+    /// their ends.
     ///
-    /// A flow announces its size when it starts, as a program that writes everything at once. An
-    /// endless flow announces the bytes it writes; a system's flow without a known size announces
-    /// nothing.
+    /// A flow announces its size when it starts, like a program that writes all data at once. An
+    /// endless flow announces the bytes that it writes. A system's flow without a known size
+    /// announces nothing.
     fn tell_of_flows(&mut self, traffic: &Traffic, tapped: &mut Vec<TappedPacket<Envelope<Msg>>>) {
         let flows = traffic.flows();
         let rack = |host: u16| self.racks.get(usize::from(host)).copied().flatten();

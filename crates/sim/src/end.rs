@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine at one end of a flow.
+/// A protocol machine at one end of a flow.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -16,39 +16,39 @@ use serde::{Deserialize, Serialize};
 pub enum End {
     /// One end of a TCP connection.
     Tcp(Connection),
-    /// Sends datagrams.
+    /// Source of datagrams.
     UdpSource(Box<UdpSource>),
-    /// Counts datagrams.
+    /// Sink that counts datagrams.
     UdpSink(UdpSink),
-    /// Sends and receives a system's datagrams.
+    /// End of a channel for a system's datagrams.
     Port(Box<Port>),
 }
 
 /// A message between machines.
 #[derive(Copy, Clone, Debug)]
 pub enum Msg {
-    /// Between [`End::Tcp`].
+    /// A message between two [`End::Tcp`].
     Segment(Segment),
-    /// From [`End::UdpSource`] to [`End::UdpSink`], and between [`End::Port`]s.
+    /// A message from [`End::UdpSource`] to [`End::UdpSink`], or between two [`End::Port`]s.
     Datagram(Datagram),
 }
 
 /// A report of a machine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// A connection's event.
+    /// Event of a TCP connection.
     Tcp(Event),
     /// Datagrams have arrived.
     Datagrams {
-        /// Bytes on the wire.
+        /// Number of bytes on the wire.
         bytes: u64,
     },
     /// A system's datagram has arrived.
     Datagram(Datagram),
 }
 
-/// One end of a channel for a system's datagrams. Their contents are the system's; here they are
-/// numbers.
+/// One end of a channel for a system's datagrams. The system keeps the contents, and the channel
+/// carries only their numbers.
 #[derive(Clone, Debug)]
 pub struct Port {
     peer: PeerId,
@@ -61,7 +61,7 @@ impl Port {
     pub const fn new(peer: PeerId) -> Self {
         Self { peer, leaving: VecDeque::new(), arrived: VecDeque::new() }
     }
-    /// Sends a datagram once the port is polled.
+    /// Queues a datagram, which leaves when the port is polled.
     pub fn send(&mut self, datagram: Datagram) {
         self.leaving.push_back(datagram);
     }
@@ -72,13 +72,13 @@ impl Port {
 pub struct UdpSink {
     /// Datagrams that have arrived.
     pub received: u64,
-    /// Received datagrams that a later one had overtaken.
+    /// Number of received datagrams that a later datagram had overtaken.
     pub overtaken: u64,
-    /// Sum of their delays, in picoseconds.
+    /// Sum of the delays of the received datagrams, in picoseconds.
     pub delay_sum_ps: u128,
-    /// Maximum delay, in picoseconds.
+    /// Maximum delay of a received datagram, in picoseconds.
     pub delay_max_ps: u64,
-    /// Histogram of their delays.
+    /// Histogram of the delays of the received datagrams.
     pub delays: Histogram,
     highest: Option<u64>,
     untold_bytes: u64,
@@ -123,7 +123,7 @@ impl Endpoint for End {
             (Self::Tcp(connection), Msg::Segment(segment)) => connection.handle_message(now, from, segment),
             (Self::UdpSink(sink), Msg::Datagram(datagram)) => sink.handle(now, &datagram),
             (Self::Port(port), Msg::Datagram(datagram)) => port.arrived.push_back(datagram),
-            // Both ends of a flow are of the same kind.
+            // Both ends of a flow are of the same kind, so these messages do not occur.
             (Self::Tcp(_), Msg::Datagram(_))
             | (Self::UdpSink(_) | Self::Port(_), Msg::Segment(_))
             | (Self::UdpSource(_), _) => {}

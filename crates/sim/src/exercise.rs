@@ -1,22 +1,21 @@
 //! Fuzz targets for scenarios, the files that they name, and `--set`; also used by the tests of
 //! their corpora.
 //!
-//! Leaves out: the settings of systems' workloads, which this room does not know.
+//! Leaves out: the settings of systems' workloads, because this room does not know the systems.
 
 use crate::Plan;
 use crate::scenario::{Workload, read};
 use anabranch_units::Seed;
 use std::io::ErrorKind;
 
-/// Maximum overrides of one input.
+/// Maximum number of overrides in one input.
 const SETS_MAX: usize = 32;
 
-/// Fuzz target: parses `bytes` as a scenario, checks that its resolved form parses to the same, and
-/// plans it. Returns whether a run could start. Systems' workloads, and schedules of circuits, are
-/// left out, as this room does not know them.
+/// Fuzz target: parses `bytes` as a scenario, checks that its resolved form parses to the same
+/// scenario, and plans it. Returns true if a run could start. Systems' workloads and schedules of
+/// circuits are left out, because this room does not know the systems.
 ///
 /// Panics: if the parser is wrong.
-/// Panics: where the reader is wrong.
 #[doc(hidden)]
 pub fn exercise_scenario(bytes: &[u8]) -> bool {
     let Ok(points) =
@@ -36,8 +35,9 @@ pub fn exercise_scenario(bytes: &[u8]) -> bool {
     })
 }
 
-/// Fuzz target: the first line names the kind of the rest, `trace`, `sizes`, `topology.toml` or
-/// `topology.graphml`. Plans a scenario with that file, and returns whether that succeeded.
+/// Fuzz target: the first line names the kind of the remaining text: `trace`, `sizes`,
+/// `topology.toml` or `topology.graphml`. Plans a scenario with that file. Returns true if that
+/// succeeded.
 ///
 /// Panics: if the parsers are wrong, or a flow starts before its predecessor.
 #[doc(hidden)]
@@ -64,7 +64,7 @@ pub fn exercise_files(bytes: &[u8]) -> bool {
 }
 
 /// Fuzz target: applies each line as an override (`--set`) to a scenario with every kind of
-/// workload. Returns whether all were accepted.
+/// workload. Returns true if all overrides were accepted.
 ///
 /// Panics: if the parser is wrong, or a message has several lines or excessive length.
 #[doc(hidden)]

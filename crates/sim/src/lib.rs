@@ -1,16 +1,16 @@
 //! The packet simulator: scenarios, workloads, runs in virtual time.
 //!
 //! A scenario file describes network, transport and workloads ([`scenario`]). A [`Plan`] is a
-//! validated scenario with all names resolved. A [`Simulation`] is one run of it over a
-//! [`Fabric`](anabranch_fabric::Fabric), the same elements that the emulator runs in real time. An
-//! [`Outcome`] is its result. The same plan and seed give the same run, event by event.
+//! validated scenario with all names resolved. A [`Simulation`] is one run of a plan over a
+//! [`Fabric`](anabranch_fabric::Fabric), with the same elements that the emulator runs in real
+//! time. An [`Outcome`] is its result. The same plan and seed give the same run, event by event.
 //!
-//! Terms: a *workload* is traffic that a scenario requests, a *job* is a run's work for one
-//! workload; a *flow* is bytes from one host to another; a *trial* is one run among several that
-//! differ in their seed; a *point* is one combination of swept settings.
+//! Terms: a *workload* is traffic that a scenario requests, and a *job* is its traffic in one run.
+//! A *flow* is bytes from one host to another. A *trial* is one of several runs that differ in
+//! their seed. A *point* is one combination of swept settings.
 //!
-//! Leaves out: real time (`emu`), flow-level models (`fluid`), systems ([`system`] joins them),
-//! many trials at once. Read [`scenario::Scenario`], [`Plan`] and [`Simulation`] first.
+//! Leaves out: real time (`emu`), flow-level models (`fluid`), systems ([`system`] connects them),
+//! and running many trials at once. Read [`scenario::Scenario`], [`Plan`] and [`Simulation`] first.
 
 pub mod circuits;
 mod end;

@@ -1,8 +1,8 @@
-//! From a scenario's network to elements: a port for each link, a switch for each site that
-//! forwards.
+//! Translation of a scenario's network to elements: a port for each link, and a switch for each
+//! site that forwards.
 //!
-//! Links with one priority that never change get the one-event port. Hosts are numbered by site,
-//! without switches; all of them share one node. Read [`Network`] first.
+//! Links with one priority and constant settings get the one-event port. Hosts are numbered in the
+//! order of their sites, without the switches, and share one node. Read [`Network`] first.
 
 use crate::scenario::{CircuitSpec, NetworkSpec, PathSpread};
 use crate::topologies::GENERATED;
@@ -19,16 +19,16 @@ use anabranch_units::{BitRate, ByteCount, LinkId, Seed, SiteId};
 /// The node of all hosts.
 pub(crate) const HOSTS: Target = Target::node(0);
 
-/// A network, ready to be built for each run.
+/// A network from which the elements of each run are built.
 #[derive(Debug)]
 pub struct Network {
-    /// The wired topology, reverse links included.
+    /// The topology as built, added reverse links included.
     topology: Topology,
-    /// The topology without added reverse links, if that differs.
+    /// The topology without added reverse links; `None` if no reverse links were added.
     named: Option<Topology>,
     /// Warnings about the topology's file.
     warnings: Vec<String>,
-    /// Sites of the hosts, by number.
+    /// Sites of the hosts, by host number.
     hosts: Vec<SiteId>,
     routes: Routes,
     ports: Vec<PortSettings>,
@@ -38,7 +38,7 @@ pub struct Network {
     circuit: Option<(SiteId, CircuitSettings)>,
 }
 
-/// Why a network cannot be built: the setting and the reason.
+/// Reason why a network cannot be built, with the invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError {
     /// The setting, as in `network.rate`.
@@ -48,9 +48,9 @@ pub struct NetworkError {
 }
 
 impl Network {
-    /// The network that `spec` describes. `read` returns a file's text by name.
+    /// Creates the network that `spec` describes. `read` returns a file's text by name.
     ///
-    /// Errors: an invalid topology, or a rate or delay that no port can have.
+    /// Errors: an invalid topology, or a rate or delay that a port cannot have.
     pub fn new(
         spec: &NetworkSpec,
         read: &dyn Fn(&str) -> std::io::Result<String>,
@@ -80,8 +80,8 @@ impl Network {
                 wrong(field, error.to_string())
             })?;
         }
-        // Inside a data centre every hop has the same weight; between cities the shortest fibre
-        // wins.
+        // Inside a data centre every hop has the same weight. Between cities the path with the
+        // shortest delay is chosen.
         let is_generated = GENERATED.contains(&spec.topology.as_str());
         let length =
             |link| if is_generated { 1 } else { topology.link(link).properties.delay.as_ps().max(1) };
@@ -102,10 +102,10 @@ impl Network {
         })
     }
 
-    /// The same network with the hybrid switch that `spec` describes, for packets of at most
-    /// `packet`.
+    /// Returns the same network with the hybrid switch that `spec` describes, for packets of at
+    /// most `packet`.
     ///
-    /// Errors: a switch that the topology lacks, or settings that do not fit its links.
+    /// Errors: a switch that does not exist in the topology, or settings that do not fit its links.
     pub(crate) fn with_circuit_spec(
         self,
         spec: &CircuitSpec,
@@ -118,9 +118,9 @@ impl Network {
         self.with_circuits(site, settings).map_err(|error| wrong("circuit", error.to_string()))
     }
 
-    /// The switch named `name`.
+    /// Finds the switch named `name`.
     ///
-    /// Errors: one line: no such site, or it is a host.
+    /// Errors: no site has this name, or the site is a host, in one line.
     pub(crate) fn find_switch(&self, name: &str) -> Result<SiteId, String> {
         let site = self.topology.find_site(name).map_err(|error| error.to_string())?;
         if self.topology.site(site).is_switch {
@@ -129,8 +129,8 @@ impl Network {
         Err(format!("`{name}` is a host: name a switch"))
     }
 
-    /// The same network with a hybrid switch as the switch at `site`. Its ports are the site's
-    /// links, in their order.
+    /// Returns the same network with a hybrid switch in place of the switch at `site`. The ports of
+    /// the hybrid switch are the site's links, in their order.
     ///
     /// Errors: settings that do not fit these ports.
     pub(crate) fn with_circuits(
@@ -152,8 +152,7 @@ impl Network {
         CircuitSwitch::new(self.ports_of(site), outputs, settings)
     }
 
-    /// For each host, the index of the link that leads to it among the links of the switch at
-    /// `site`.
+    /// Returns, for each host, which of the links of the switch at `site` leads to the host.
     fn ports_of(&self, site: SiteId) -> Vec<Option<u16>> {
         let links: Vec<LinkId> = self.topology.links_out(site).collect();
         let port_of = |host: &SiteId| {
@@ -164,7 +163,7 @@ impl Network {
         self.hosts.iter().map(port_of).collect()
     }
 
-    /// Rack of each host behind the hybrid switch, by host number, and the number of racks. `None`
+    /// Rack of each host, by host number, and the number of racks behind the hybrid switch. `None`
     /// without a hybrid switch.
     pub(crate) fn racks(&self) -> Option<(Vec<Option<u16>>, u16)> {
         let (site, _) = self.circuit.as_ref()?;
@@ -172,27 +171,27 @@ impl Network {
         Some((self.ports_of(*site), racks))
     }
 
-    /// Site and settings of the hybrid switch. `None` in a network without one.
+    /// Site and settings of the hybrid switch; `None` in a network without a hybrid switch.
     pub fn circuit(&self) -> Option<(SiteId, &CircuitSettings)> {
         self.circuit.as_ref().map(|(site, settings)| (*site, settings))
     }
 
-    /// Element of the hybrid switch. `None` in a network without one.
+    /// Element of the hybrid switch; `None` in a network without a hybrid switch.
     pub(crate) fn circuit_switch(&self) -> Option<Target> {
         let links = self.topology.links().len() as u32;
         self.circuit.as_ref().map(|(site, _)| Target::element(links + u32::from(site.0)))
     }
 
-    /// Sites and links as wired.
+    /// Sites and links as built, added reverse links included.
     pub const fn topology(&self) -> &Topology {
         &self.topology
     }
-    /// The topology without added reverse links, for systems' plans. The ids of reverse links
-    /// follow the named links.
+    /// The topology without added reverse links, as systems' plans use it. In [`Self::topology`]
+    /// the ids of added links follow the ids of these links.
     pub fn named_topology(&self) -> &Topology {
         self.named.as_ref().unwrap_or(&self.topology)
     }
-    /// Sites of the hosts, by number.
+    /// Sites of the hosts, by host number.
     pub fn hosts(&self) -> &[SiteId] {
         &self.hosts
     }
@@ -204,9 +203,9 @@ impl Network {
     pub const fn port(link: LinkId) -> Target {
         Target::element(link.0)
     }
-    /// Nine tenths of the capacity of a host's links: the systems' default rate.
+    /// Nine tenths of the total capacity of a host's links, which is the default rate of systems.
     ///
-    /// Panics: if there is no such host.
+    /// Panics: if there is no host with this number.
     pub fn usable_rate(&self, host: u16) -> BitRate {
         let site = self.hosts[usize::from(host)];
         let out = self.topology.links().iter().filter(|link| link.from == site);
@@ -218,9 +217,10 @@ impl Network {
         self.hosts.binary_search(&site).ok().map(|host| host as u16)
     }
 
-    /// The host named `name`.
+    /// Finds the host named `name`.
     ///
-    /// Errors: one line: no such site, or it is a switch, and which there are.
+    /// Errors: no site has this name, or the site is a switch; one line with the names of the
+    /// hosts.
     pub fn find_host(&self, name: &str) -> Result<u16, String> {
         let site = self.topology.find_site(name).map_err(|error| error.to_string())?;
         self.host(site).ok_or_else(|| {
@@ -242,17 +242,17 @@ impl Network {
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
-    /// Whether there is a route between any two hosts.
+    /// Returns true if every host can reach every other host.
     pub(crate) fn is_connected(&self) -> bool {
         (0..self.hosts.len() as u16).all(|host| self.is_reachable(0, host) && self.is_reachable(host, 0))
     }
-    /// Whether there is a route from one host to another.
+    /// Returns true if there is a route from one host to another.
     pub fn is_reachable(&self, src: u16, dst: u16) -> bool {
         src == dst || self.hops(src, dst) > 0
     }
 
-    /// The servers of host `client`: the `count` hosts after it, or with a seed as many others
-    /// drawn from it. The same seed and client give the same servers.
+    /// Returns the servers of host `client`: the `count` hosts after it, or, with a seed, `count`
+    /// other hosts drawn at random. The same seed and client give the same servers.
     ///
     /// Panics: if `count` is not below the number of hosts.
     pub fn servers(&self, client: u16, count: usize, seed: Option<Seed>) -> Vec<u16> {
@@ -266,23 +266,25 @@ impl Network {
         others
     }
 
-    /// The link named `FROM-TO`.
+    /// Finds the link named `FROM-TO`.
     ///
-    /// Errors: one line: no such site or link, and a list of the existing ones.
+    /// Errors: no such site or link; the error is a line with a list of the existing sites or
+    /// links.
     pub fn find_link(&self, name: &str) -> Result<LinkId, String> {
         self.topology.find_link(name).map_err(|error| error.to_string())
     }
 
-    /// Whether `site` receives only its own packets: a host with one link, or with no neighbour
-    /// that routes through it.
+    /// Returns true if `site` receives only its own packets: a host with a single link, or a host
+    /// in a network with switches.
     fn is_leaf(&self, site: SiteId) -> bool {
         !self.topology.site(site).is_switch
             && (self.topology.links_out(site).count() == 1
                 || self.topology.sites().iter().any(|site| site.is_switch))
     }
 
-    /// Forwarding of `site` for an implementation outside this room: its links towards each site
-    /// (none towards itself and switches), and its policy for choosing among several.
+    /// Returns how `site` forwards, for an implementation outside this room: its links towards each
+    /// site (none towards itself and towards switches), and its policy for choosing among several
+    /// links.
     pub fn switching(&self, site: SiteId, seed: Seed) -> (Vec<Vec<LinkId>>, Policy) {
         let next = |dst| match self.host(dst) {
             Some(_) if dst != site => self.next(site, dst).to_vec(),
@@ -299,23 +301,23 @@ impl Network {
         kind.drawn(&|name| seed.stream(name, site.0.into()))
     }
 
-    /// The links from `site` towards `dst`; a single one if the destination alone decides.
+    /// Returns the links from `site` towards `dst`; a single link if the destination alone decides.
     fn next(&self, site: SiteId, dst: SiteId) -> &[LinkId] {
         let next = self.routes.next(site, dst);
         let half = next.len();
         let Some(core) = self.spread.core(dst.0.into(), half as u64).filter(|_| half > 1) else {
             return next;
         };
-        // Sites of a fat tree: hosts, edge switches, aggregation switches, cores; 2h pods of h
-        // switches each.
+        // Sites of a fat tree are numbered in this order: hosts, edge switches, aggregation
+        // switches, cores. There are 2h pods with h edge switches and h aggregation switches each.
         let is_edge = site.index() < self.hosts.len() + 2 * half * half;
         let way = if is_edge { core as usize / half } else { core as usize % half };
         &next[way..=way]
     }
 
-    /// Checks that each queue holds a packet of this size.
+    /// Checks that each queue can hold a packet of this size.
     ///
-    /// Errors: the queue that does not, and the setting responsible.
+    /// Errors: the first queue that cannot, with its setting.
     pub(crate) fn check_queues(&self, spec: &NetworkSpec, packet: ByteCount) -> Result<(), NetworkError> {
         for link in self.topology.link_ids() {
             let queue = self.ports[link.index()].queue_bytes_max;
@@ -335,8 +337,8 @@ impl Network {
         Ok(())
     }
 
-    /// The elements, the first element of each host's packets, and the shared buffers.
-    /// `needs_plain` selects links that may change.
+    /// Builds the elements, the first element of each host's packets, and the shared buffers.
+    /// `needs_plain` selects the links that need the two-event port.
     pub(crate) fn build(
         &self,
         seed: Seed,
@@ -423,7 +425,7 @@ enum Kind {
     Host,
     /// A switch's port towards a host, or any port in a network without switches.
     Edge,
-    /// A switch's towards another switch.
+    /// A switch's port towards another switch.
     Uplink,
 }
 
@@ -431,14 +433,14 @@ impl Kind {
     fn of(topology: &Topology, link: LinkId) -> Self {
         let anabranch_graph::Link { from, to, .. } = topology.link(link);
         match (topology.site(*from).is_switch, topology.site(*to).is_switch) {
-            // In a network without switches every site forwards.
+            // In a network without switches every site forwards packets.
             (false, _) if topology.sites().iter().any(|site| site.is_switch) => Self::Host,
             (true, true) => Self::Uplink,
             _ => Self::Edge,
         }
     }
 
-    /// Default queue limit of this kind of port, and the responsible setting.
+    /// Returns the default queue limit of this kind of port, and the name of its setting.
     fn queue(self, spec: &NetworkSpec) -> (&'static str, ByteCount) {
         match (self, spec.uplink_queue) {
             (Self::Host, _) => ("network.host_queue", spec.host_queue),

@@ -1,5 +1,5 @@
-//! A scenario with everything resolved: names as numbers, files read, routes computed. Runs start
-//! from it.
+//! A resolved scenario: names are replaced by numbers, files are read, and routes are computed.
+//! Runs start from a plan.
 
 use crate::circuits::{CircuitPlan, CircuitSchedule};
 use crate::end::Msg;
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-/// A scenario, ready to run any number of times.
+/// A resolved scenario that can be run any number of times.
 #[derive(Debug)]
 pub struct Plan {
     pub(crate) scenario: Scenario,
@@ -33,7 +33,7 @@ pub struct Plan {
     circuits: Option<Arc<dyn CircuitPlan>>,
 }
 
-/// Maximum flows that a workload opens at once. Each takes some 2 kB.
+/// Maximum number of flows that a workload opens at once. Each flow takes some 2 kB.
 const FLOWS_AT_ONCE_MAX: usize = 1_000_000;
 
 /// A resolved workload.
@@ -55,7 +55,7 @@ enum PairList {
     Permutation,
 }
 
-/// Error for a workload kind that neither this room nor any of `systems` has.
+/// Returns the error for a workload kind that neither this room nor any of `systems` has.
 fn unknown(kind: &str, field: &str, systems: &[&dyn System]) -> PlanError {
     let kinds = KINDS.into_iter().chain(systems.iter().map(|system| system.kind())).collect::<Vec<_>>();
     wrong(format!("{field}.kind"), format!("`{kind}`: must be one of {}", kinds.join(", ")))
@@ -74,7 +74,7 @@ impl Plan {
         Self::with_systems(scenario, read, &[])
     }
 
-    /// The same with workloads of `systems`.
+    /// Resolves a scenario with workloads of `systems`.
     ///
     /// Errors: as [`Self::new`], and errors of a system's workload.
     pub fn with_systems(
@@ -145,14 +145,14 @@ impl Plan {
         Ok(Self { scenario, network, work, changes, probed_links, circuits })
     }
 
-    /// The schedule of a hybrid switch whose circuits follow demand. `None` for other networks.
+    /// Schedule of a hybrid switch whose circuits follow demand; `None` for other networks.
     pub fn circuit_schedule(&self) -> Option<CircuitSchedule> {
         let spec = self.scenario.circuit.as_ref()?;
         let (plan, week) = (self.circuits.clone()?, spec.schedule.as_ref()?.window);
         Some(CircuitSchedule { plan, night: spec.night, week, day_min: spec.day })
     }
 
-    /// The same plan with a hybrid switch in place of the named switch.
+    /// Returns the same plan with a hybrid switch in place of the named switch.
     ///
     /// Errors: no such switch, or settings that do not fit its ports.
     pub fn with_circuits(self, switch: &str, settings: CircuitSettings) -> Result<Self, PlanError> {
@@ -170,7 +170,7 @@ impl Plan {
     pub const fn network(&self) -> &Network {
         &self.network
     }
-    /// Warnings for the scenario's user: parts of the topology's file that are not read, and flows
+    /// Warnings for the scenario's author: parts of the topology's file that are ignored, and flows
     /// between hosts without a path.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.network.warnings().to_vec();
@@ -197,8 +197,8 @@ impl Plan {
                     is_drawn = true;
                     Box::new((0..hosts).map(|server| (server, *client)))
                 }
-                // The ends are drawn among all hosts. If any pair has no path, so has one with the
-                // first host.
+                // Both ends are drawn among all hosts. If any pair has no path, then some pair with
+                // the first host has no path either.
                 _ => {
                     is_drawn = true;
                     Box::new((0..hosts).flat_map(|host| [(0, host), (host, 0)]))
@@ -220,32 +220,34 @@ impl Plan {
         }
         warnings
     }
-    /// The seed of trial `trial`.
+    /// Seed of trial `trial`.
     pub const fn seed(&self, trial: u64) -> u64 {
         self.scenario.seed.wrapping_add(trial)
     }
-    /// Changes by time: a link, and the settings of its port from then on.
+    /// Changes by time: a link, and the settings of its port from that time on.
     pub fn changes(&self) -> &[(Instant, LinkId, PortSettings)] {
         &self.changes
     }
 
-    /// Flows that workload `index` starts in a run with this seed, by time, for an implementation
-    /// outside this room. `None` for workloads that start flows otherwise. Endless if the workload
-    /// is.
+    /// Returns the flows that workload `index` starts in a run with this seed, in order of time,
+    /// for an implementation outside this room. Returns `None` for workloads that do not start
+    /// flows at given times. The iterator is endless if the workload is.
     pub fn starts(&self, seed: Seed, index: usize) -> Option<impl Iterator<Item = Start>> {
         match self.job(seed, index as u64, self.work.get(index)?, self.scenario.workload.get(index)?) {
             Ok(Job::Transfers(transfers)) => Some(transfers.into_starts()),
             _ => None,
         }
     }
-    /// The sources of UDP workload `index` in a run with this seed; `None` for other workloads.
+    /// Returns the sources of UDP workload `index` in a run with this seed; `None` for other
+    /// workloads.
     pub fn udp_flows(&self, seed: Seed, index: usize) -> Option<Vec<UdpFlow>> {
         match self.job(seed, index as u64, self.work.get(index)?, self.scenario.workload.get(index)?) {
             Ok(Job::Udp(udp)) => Some(udp.into_flows()),
             _ => None,
         }
     }
-    /// Hosts of incast `index` in a run with this seed: client, then servers.
+    /// Returns the hosts of incast `index` in a run with this seed: the client, and the servers.
+    /// `None` for other workloads.
     pub fn incast_hosts(&self, seed: Seed, index: usize) -> Option<(u16, Vec<u16>)> {
         match self.work.get(index)? {
             ResolvedWorkload::Incast { client, servers, is_random, .. } => {
@@ -255,7 +257,7 @@ impl Plan {
         }
     }
 
-    /// Whether the port of `link` may change, or has to distinguish priorities.
+    /// Returns true if the port of `link` may change, or must distinguish priorities.
     pub(crate) fn needs_plain(&self, link: LinkId) -> bool {
         let own = self.scenario.workload.iter().filter_map(Workload::priority);
         let systems = self.work.iter().filter_map(|work| match work {
@@ -268,19 +270,20 @@ impl Plan {
         priorities.any(|p| Some(p) != first) || self.changes.iter().any(|(_, l, _)| *l == link)
     }
 
-    /// The layer between machines and network in a run with this seed, if a workload has one.
+    /// Creates the layer between machines and network in a run with this seed, if a workload has
+    /// one.
     pub(crate) fn layer(&self, seed: Seed) -> Option<Box<dyn Layer<Msg>>> {
         self.work.iter().find_map(|work| match work {
             ResolvedWorkload::System(system) => system.layer(&self.network, seed),
             _ => None,
         })
     }
-    /// Index of the workload with the layer.
+    /// Index of the workload that has the layer.
     pub(crate) fn layer_workload(&self) -> Option<usize> {
         self.work.iter().position(has_layer)
     }
 
-    /// Traffic of the hosts in a run with this seed.
+    /// Creates the traffic of the hosts in a run with this seed.
     ///
     /// Errors: failures of a system's random draw.
     pub(crate) fn traffic(&self, seed: Seed) -> Result<Traffic, PlanError> {
@@ -380,7 +383,7 @@ impl PairList {
     fn draw(&self, hosts: u16, random: &mut anabranch_units::RandomStream) -> Vec<(u16, u16)> {
         match self {
             Self::Listed(pairs) => pairs.clone(),
-            // Drawn until no host sends to itself: e tries on average.
+            // Repeated until no host sends to itself, which takes e draws on average.
             Self::Permutation => loop {
                 let mut to: Vec<u16> = (0..hosts).collect();
                 random.shuffle(&mut to);
@@ -430,14 +433,13 @@ fn who(network: &Network, pairs: &Pairs, field: &str) -> Result<PairList, PlanEr
     }))
 }
 
-/// Rate of each pair at which the share `load` of the links' rates is used, on average over all
-/// links.
+/// Returns the rate of each pair at which the average link uses the share `load` of its rate.
 fn pair_rate(network: &Network, pairs: &PairList, load: f64) -> BitRate {
     let capacity: u64 = network.topology().links().iter().map(|l| l.properties.capacity.as_bps()).sum();
     let hosts = network.hosts().len() as u16;
     let hops: u64 = match pairs {
         PairList::Listed(pairs) => pairs.iter().map(|(src, dst)| network.hops(*src, *dst)).sum(),
-        // The permutation is drawn later: every pair is equally likely.
+        // The permutation is drawn later, so every pair counts with equal probability.
         PairList::Permutation => {
             let all = (0..hosts).flat_map(|src| (0..hosts).map(move |dst| (src, dst)));
             let sum: u64 = all.filter(|(src, dst)| src != dst).map(|(src, dst)| network.hops(src, dst)).sum();
@@ -447,9 +449,9 @@ fn pair_rate(network: &Network, pairs: &PairList, load: f64) -> BitRate {
     BitRate::bps((load * capacity as f64 / hops.max(1) as f64) as u64)
 }
 
-/// Control of circuits that follow demand, if the scenario has a schedule.
+/// Creates the control of circuits that follow demand, if the scenario has a schedule.
 ///
-/// Errors: no system decides circuits, or the system refuses the settings.
+/// Errors: no system provides schedules of circuits, or the system refuses the settings.
 fn circuits(
     scenario: &Scenario,
     network: &Network,
@@ -462,7 +464,7 @@ fn circuits(
     found.unwrap_or_else(missing).map(|plan| Some(Arc::from(plan)))
 }
 
-/// Resolved flows between racks.
+/// Resolves a workload of flows between racks.
 fn rack_load(
     network: &Network,
     spec: &Racks,
@@ -499,7 +501,7 @@ fn rack_load(
     Ok(load)
 }
 
-/// Sizes of flows: a built-in distribution, one size, a range, or a file.
+/// Parses sizes of flows: a built-in distribution, one size, a range, or a file.
 fn sizes(text: &str, field: &str, read: &dyn Fn(&str) -> io::Result<String>) -> Result<Sizes, PlanError> {
     let wrong = |message: String| wrong(format!("{field}.sizes"), message);
     let size = |text: &str| text.trim().parse::<ByteCount>().ok().filter(|size| size.as_u64() > 0);
@@ -593,7 +595,7 @@ fn look_up(
     })
 }
 
-/// Flows of a trace: CSV with the header `start_s,from,to,size_bytes`.
+/// Parses the flows of a trace: CSV with the header `start_s,from,to,size_bytes`.
 fn read_trace(network: &Network, text: &str) -> Result<Vec<Start>, String> {
     const HEADER: &str = "start_s,from,to,size_bytes";
     let mut lines = text.lines();

@@ -1,7 +1,7 @@
-//! Summary figures of a run's samples: evenness of the probed flows' shares per interval, and the
+//! Summary figures of a run's samples: how evenly the probed flows share each interval, and the
 //! longest time of a flow without data.
 //!
-//! Intervals after the warm-up count. Read [`ProbeSummary`] first.
+//! Only intervals after the warm-up count. Read [`ProbeSummary`] first.
 
 use anabranch_units::Duration;
 
@@ -17,9 +17,9 @@ pub(crate) struct ProbeSummary {
 /// Summary of a probed flow.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub(crate) struct ProbedFlow {
-    /// Minimum and maximum share in an interval, relative to the mean of all probed flows.
+    /// Minimum and maximum goodput in an interval, relative to the mean of all probed flows.
     pub shares: Option<(f64, f64)>,
-    /// Longest time without data after its start, in whole intervals.
+    /// Longest time without data after the flow's start, in whole intervals.
     pub idle_max: Duration,
     idle: Duration,
 }
@@ -31,8 +31,9 @@ impl ProbeSummary {
             Some(self.link_use_share_min.map_or(use_share, |least| least.min(use_share)));
     }
 
-    /// Records an interval of the probed flows: the amount that each received, in one common unit,
-    /// and whether it has started; `None` for an ended flow. New flows come last.
+    /// Records an interval of the probed flows: the amount that each flow received, in one common
+    /// unit, and true if the flow has started. `None` for an ended flow. New flows are added at the
+    /// end.
     pub(crate) fn flows(&mut self, interval: Duration, got: &[Option<(f64, bool)>]) {
         self.flows.resize(got.len().max(self.flows.len()), ProbedFlow::default());
         let sum: f64 = got.iter().flatten().map(|(got, _)| got).sum();
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_the_mean_of_each_interval() {
+    fn shares_are_relative_to_each_intervals_mean() {
         let mut seen = ProbeSummary::default();
         seen.flows(Duration::from_ms(1), &[Some((1.0, true)), Some((3.0, true))]);
         seen.flows(Duration::from_ms(1), &[Some((8.0, true)), Some((8.0, true))]);
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_idles_from_its_beginning_to_its_end() {
+    fn idle_time_counts_between_a_flows_start_and_end() {
         let mut seen = ProbeSummary::default();
         let mut has_begun = false;
         for got in [Some(0.0), Some(0.0), Some(1.0), Some(0.0), Some(0.0), Some(1.0), Some(0.0), None, None] {
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_links_intervals_the_least_counts() {
+    fn minimum_link_use_over_intervals_is_kept() {
         let mut seen = ProbeSummary::default();
         assert_eq!(seen.link_use_share_min, None);
         [0.9, 0.4, 1.0].iter().for_each(|share| seen.link(*share));

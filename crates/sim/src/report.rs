@@ -30,7 +30,7 @@ impl<Q: EventQueue> Simulation<'_, Q> {
         self.finish()
     }
 
-    /// The results so far, which are complete once [`Self::step`] has returned false.
+    /// Returns the results so far, which are complete once [`Self::step`] has returned false.
     pub fn finish(self) -> Outcome {
         Outcome::of(self)
     }
@@ -102,7 +102,7 @@ impl Outcome {
     }
 }
 
-/// Counters of a flow's sender, and the number of segments received out of order.
+/// Returns the counters of a flow's sender, and the number of segments received out of order.
 fn counters<Q: EventQueue>(s: &Simulation<'_, Q>, flow: &Flow) -> (Counters, u64) {
     let of = |id| match s.hosts().end(id) {
         Some(End::Tcp(connection)) => connection.counters(),
@@ -114,7 +114,7 @@ fn counters<Q: EventQueue>(s: &Simulation<'_, Q>, flow: &Flow) -> (Counters, u64
     }
 }
 
-/// Fills in the probe's figures for a workload's flows.
+/// Fills in the probe's figures for the flows of a workload.
 fn seen<Q: EventQueue>(s: &Simulation<'_, Q>, number: u16, row: &mut WorkloadRow) {
     let (flows, link_use) = s.seen(number);
     row.probed_link_use_share_min = link_use;
@@ -128,7 +128,7 @@ fn seen<Q: EventQueue>(s: &Simulation<'_, Q>, number: u16, row: &mut WorkloadRow
 
 fn row<Q: EventQueue>(s: &Simulation<'_, Q>, job: &Job, flows: &[(&Flow, &(Counters, u64))]) -> WorkloadRow {
     let from = Instant::ZERO + s.plan().scenario.warmup;
-    // A run continues for some events after its work is done.
+    // A run continues for some events after its work is done, so the end of the work counts.
     let measured = s.traffic().ended_at().unwrap_or(s.now()).saturating_since(from);
     let counts = |flow: &Flow| !flow.is_control && !flow.is_copy;
     let bytes = |flow: &Flow| if !counts(flow) { 0 } else { flow.delivered_bytes - flow.warmup_bytes };

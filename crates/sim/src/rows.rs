@@ -1,6 +1,6 @@
 //! A run's results as rows of tables.
 //!
-//! Leaves out: how results are counted (`report.rs`). Read [`Outcome`] first.
+//! Leaves out: how results are computed (`report.rs`). Read [`Outcome`] first.
 
 use crate::end::UdpSink;
 use anabranch_fabric::CircuitLatency;
@@ -20,9 +20,9 @@ pub struct Outcome {
     pub links: Vec<LinkRow>,
     /// Rows of the flows.
     pub flows: Vec<FlowRow>,
-    /// Rows of the coflows, of workloads that have any.
+    /// Rows of the coflows, for workloads that have coflows.
     pub coflows: Vec<CoflowRow>,
-    /// Samples by time.
+    /// Samples, in order of time.
     pub series: Vec<Sample>,
     /// Rows of the weeks of circuits that follow demand.
     pub weeks: Vec<WeekRow>,
@@ -33,12 +33,13 @@ pub struct Outcome {
 pub struct WorkloadRow {
     /// Kind of the workload.
     pub workload: String,
-    /// Bytes received in order after the warm-up, over the time from there to the end of all work
-    /// or of the run (incast: in all rounds, over the time of the rounds).
+    /// Goodput in Mbit/s: bytes received in order after the warm-up, over the time from then to the
+    /// end of all work or of the run. For an incast: bytes of all rounds over the time of the
+    /// rounds.
     pub goodput_mbps: Option<f64>,
     /// Number of flows started.
     pub flows: u64,
-    /// Number of complete flows, among those with a size.
+    /// Number of complete flows, among flows with a known size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished: Option<u64>,
     /// Goodput of the slowest flow.
@@ -47,10 +48,10 @@ pub struct WorkloadRow {
     /// Goodput of the fastest flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flow_mbps_max: Option<f64>,
-    /// Jain's index over the flows' goodput.
+    /// Jain's fairness index over the flows' goodput.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fairness_share: Option<f64>,
-    /// Mean flow completion time: from the opening to the arrival of the last byte.
+    /// Mean flow completion time, from the opening of the flow to the arrival of the last byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fct_us_mean: Option<f64>,
     /// Minimum completion time.
@@ -74,7 +75,7 @@ pub struct WorkloadRow {
     /// Mean completion time of flows of 10 MB and more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub large_fct_us_mean: Option<f64>,
-    /// Mean goodput of complete flows above 100 kB, each over its duration.
+    /// Mean goodput of complete flows above 100 kB, each over the flow's duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub long_flow_mbps_mean: Option<f64>,
     /// Number of complete rounds of an incast.
@@ -98,13 +99,13 @@ pub struct WorkloadRow {
     /// Mean delay of datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_mean: Option<f64>,
-    /// Median delay, to within 1/32.
+    /// Median delay of datagrams, to within 1/32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_p50: Option<f64>,
     /// 99th percentile of delays, to within 1/32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_p99: Option<f64>,
-    /// Maximum delay.
+    /// Maximum delay of datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_us_max: Option<f64>,
     /// Segments retransmitted.
@@ -116,24 +117,25 @@ pub struct WorkloadRow {
     /// Mean congestion window at a flow's first timeout, over flows that had one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_timeout_cwnd_bytes_mean: Option<f64>,
-    /// Losses found without a timeout.
+    /// Number of losses detected without a timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fast_recoveries: Option<u64>,
-    /// Segments that arrived beyond a gap.
+    /// Number of segments that arrived beyond a gap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_order_segments: Option<u64>,
-    /// Minimum share of a probed flow in an interval after the warm-up, relative to the mean of all
-    /// probed flows.
+    /// Minimum, over intervals after the warm-up, of a probed flow's goodput relative to the mean
+    /// of all probed flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_share_min: Option<f64>,
-    /// Maximum of that share.
+    /// Maximum, over intervals after the warm-up, of a probed flow's goodput relative to the mean
+    /// of all probed flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_share_max: Option<f64>,
-    /// Longest time of a probed flow without data after its start, in whole intervals.
+    /// Longest time, in whole intervals, in which a probed flow received no data after its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_idle_us_max: Option<f64>,
-    /// Minimum use of a probed link in an interval by all workloads together, as a share of its
-    /// rate.
+    /// Minimum use of a probed link in an interval by all workloads together, as a share of the
+    /// link's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probed_link_use_share_min: Option<f64>,
     /// Further figures of a system by column, with the unit in the name.
@@ -141,22 +143,22 @@ pub struct WorkloadRow {
     pub more: BTreeMap<&'static str, f64>,
 }
 
-/// Complete flows: size in bytes, completion time in microseconds.
+/// Size in bytes and completion time in microseconds of each complete flow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompletionTimes(pub Vec<(u64, f64)>);
 
-/// One flow at the end of a run.
+/// State of one flow at the end of a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FlowEnd {
-    /// Time from its beginning until it was whole, or until the end.
+    /// Time from the flow's start to its completion, or to the end of the run.
     pub lasted: Duration,
-    /// Whether all of it arrived.
+    /// True if the flow is complete.
     pub is_whole: bool,
-    /// Bytes that arrived.
+    /// Number of bytes that arrived.
     pub delivered_bytes: u64,
 }
 
-/// Shares of flows for which [`WorkloadRow::all_flows`] fills in completion times, and rates.
+/// Quantiles for which [`WorkloadRow::all_flows`] fills in completion times and rates.
 const QUANTILES: [(f64, &str, &str); 7] = [
     (0.05, "all_fct_us_p5", "all_flow_mbps_p5"),
     (0.1, "all_fct_us_p10", "all_flow_mbps_p10"),
@@ -168,10 +170,11 @@ const QUANTILES: [(f64, &str, &str); 7] = [
 ];
 
 impl WorkloadRow {
-    /// Fills in quantiles of completion times and rates over all flows, incomplete ones included.
+    /// Fills in quantiles of completion times and rates over all flows, incomplete flows included.
     ///
-    /// An incomplete flow counts as longer than every complete one, and a quantile that falls on one
-    /// is left out. Its rate counts the received bytes, over its time until the end.
+    /// An incomplete flow counts as longer than every complete flow. A quantile of completion times
+    /// that falls on an incomplete flow is left out. The rate of an incomplete flow is its received
+    /// bytes over its time until the end of the run.
     pub fn all_flows(&mut self, flows: impl Iterator<Item = FlowEnd>) {
         let (mut times, mut rates) = (Vec::new(), Vec::new());
         for flow in flows {
@@ -188,7 +191,7 @@ impl WorkloadRow {
         self.more.extend(QUANTILES.iter().flat_map(of).flatten().filter(|(_, value)| value.is_finite()));
     }
 
-    /// Fills in the goodput of endless flows, in Mbit/s.
+    /// Fills in the goodput of endless flows, from rates in Mbit/s.
     pub fn share(&mut self, mut rates_mbps: Vec<f64>) {
         self.fairness_share = fairness(&rates_mbps);
         rates_mbps.sort_by(f64::total_cmp);
@@ -218,7 +221,7 @@ impl WorkloadRow {
         self.long_flow_mbps_mean = mean(&rates);
     }
 
-    /// Fills in counts of datagrams: the number sent, and the receivers' counts.
+    /// Fills in the counts of datagrams: the number sent, and the counts of the receivers.
     pub fn datagrams<'a>(&mut self, sent: u64, sinks: impl Iterator<Item = &'a UdpSink>) {
         let (mut received, mut overtaken, mut delay, mut delay_max) = (0, 0, 0, 0);
         let mut delays = Histogram::new();
@@ -237,7 +240,7 @@ impl WorkloadRow {
         self.delay_us_max = (received > 0).then_some(delay_max as f64 / 1e6);
     }
 
-    /// Fills in durations of an incast's rounds, each of `round_bytes`.
+    /// Fills in the durations of an incast's rounds, each with `round_bytes` bytes.
     pub fn rounds(&mut self, mut times_us: Vec<f64>, round_bytes: u64) {
         let total_us: f64 = times_us.iter().sum();
         let bits = (round_bytes * times_us.len() as u64) as f64 * 8.0;
@@ -251,34 +254,35 @@ impl WorkloadRow {
 
 /// Results of the network.
 ///
-/// Packets are conserved: each packet sent by a host was delivered or dropped, or is in flight.
+/// Packets are conserved: each packet that a host sent was delivered, was dropped, or is in flight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NetworkRow {
-    /// Simulated time.
+    /// Simulated time in seconds.
     pub simulated_s: f64,
     /// Packets that hosts sent.
     pub injected_packets: u64,
-    /// Packets that reached their host.
+    /// Packets that reached their destination host.
     pub delivered_packets: u64,
     /// Packets in flight at the end.
     pub in_flight_packets: u64,
     /// Packets dropped at a full queue.
     pub dropped_queue_full: u64,
-    /// Packets lost otherwise: random losses, bit errors, links that went down, missing routes.
+    /// Packets lost for other reasons: random losses, bit errors, links that went down, missing
+    /// routes.
     pub dropped_otherwise: u64,
     /// Packets marked by queues.
     pub marked_packets: u64,
-    /// With `spread = "caps"`: mean share of a switch's paths without short flows, over samples in
-    /// which some were present.
+    /// With `spread = "caps"`: mean share of a switch's paths without short flows, over samples
+    /// with short flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unused_ways_share_mean: Option<f64>,
-    /// Bytes sent over circuits by a hybrid switch.
+    /// Bytes that a hybrid switch sent over circuits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_bytes: Option<u64>,
-    /// Bytes sent over the packet network by a hybrid switch.
+    /// Bytes that a hybrid switch sent over its packet network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_network_bytes: Option<u64>,
-    /// Number of weeks of circuits that follow demand, an incomplete last one included.
+    /// Number of weeks of circuits that follow demand, including an incomplete last week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weeks: Option<u64>,
     /// Number of days of these weeks.
@@ -287,7 +291,7 @@ pub struct NetworkRow {
     /// Latency of packets through a hybrid switch.
     #[serde(flatten)]
     pub latency: LatencyRow,
-    /// Links passed by packets, summed over packets.
+    /// Number of links that packets passed, summed over all packets.
     pub packet_hops: u64,
     /// Number of events of the simulator.
     pub events: u64,
@@ -295,8 +299,8 @@ pub struct NetworkRow {
     pub event_hash: String,
 }
 
-/// Latency of data packets from entering a hybrid switch to leaving it, to within 1/32. `None` if
-/// no packet did.
+/// Latency of data packets from entering a hybrid switch to leaving it, to within 1/32. `None`
+/// without such packets.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyRow {
     /// Median over all data packets.
@@ -320,7 +324,7 @@ pub struct LatencyRow {
 }
 
 impl LatencyRow {
-    /// The row of a switch's measurements.
+    /// Returns the row of a switch's measurements.
     pub(crate) fn of(latency: &CircuitLatency) -> Self {
         let quantile = |of: &Histogram, share| (of.total() > 0).then(|| of.quantile_us(share));
         let mut all = latency.circuit.clone();
@@ -346,25 +350,25 @@ impl NetworkRow {
 /// Results of a link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkRow {
-    /// Start of the link.
+    /// Site at which the link begins.
     pub from: String,
-    /// End of the link.
+    /// Site at which the link ends.
     pub to: String,
     /// Packets sent.
     pub sent_packets: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Use over the whole run, as a share of the link's rate.
+    /// Use of the link over the whole run, as a share of its rate.
     pub use_share: f64,
     /// Packets dropped at the full queue.
     pub dropped_queue_full: u64,
-    /// Packets lost otherwise on this link.
+    /// Packets lost on this link for other reasons.
     pub dropped_otherwise: u64,
     /// Packets marked at this link.
     pub marked_packets: u64,
     /// Mean waiting time of packets at this link.
     pub wait_us_mean: f64,
-    /// Maximum waiting time.
+    /// Maximum waiting time of a packet at this link.
     pub wait_us_max: f64,
 }
 
@@ -377,11 +381,11 @@ pub struct FlowRow {
     pub from: String,
     /// Receiving host.
     pub to: String,
-    /// Size in bytes; `None` if endless.
+    /// Size of the flow in bytes; `None` if the flow is endless.
     pub size_bytes: Option<u64>,
-    /// Start time.
+    /// Start time of the flow in seconds.
     pub started_s: f64,
-    /// Completion time; `None` if incomplete.
+    /// Flow completion time; `None` if the flow is incomplete.
     pub fct_us: Option<f64>,
     /// Bytes received in order.
     pub delivered_bytes: u64,
@@ -396,47 +400,47 @@ pub struct FlowRow {
 pub struct CoflowRow {
     /// Index of the workload, from 0.
     pub workload_index: u16,
-    /// Name.
+    /// Name of the coflow.
     pub coflow: String,
     /// Number of flows.
     pub flows: u64,
-    /// Total size of its flows in bytes.
+    /// Total size of the coflow's flows in bytes.
     pub size_bytes: u64,
-    /// Scheduled start of its first flow.
+    /// Scheduled start time of the coflow's first flow in seconds.
     pub started_s: f64,
-    /// Coflow completion time; `None` if incomplete.
+    /// Coflow completion time; `None` if the coflow is incomplete.
     pub cct_us: Option<f64>,
 }
 
 /// One week of a hybrid switch whose circuits follow demand.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WeekRow {
-    /// Beginning of the week.
+    /// Beginning of the week in seconds.
     pub begins_s: f64,
-    /// Its length; shorter for a week in which the run ended.
+    /// Length of the week in seconds; shorter if the run ended during the week.
     pub length_s: f64,
-    /// Days of the week.
+    /// Number of days in the week.
     pub days: u64,
     /// Demand on which the week's decision was based.
     pub demand_bytes: u64,
-    /// Reports of flows so far that exceeded a limit, so that the demand may be wrong.
+    /// Number of reports of flows so far that exceeded a limit, so that the demand may be wrong.
     pub unknown_reports: u64,
-    /// Bytes that entered circuits.
+    /// Bytes that entered circuits in the week.
     pub circuit_bytes: u64,
-    /// Bytes that left over the packet network.
+    /// Bytes that left through the packet network in the week.
     pub packet_network_bytes: u64,
-    /// Bytes in circuits as a share of the week's circuit capacity. `None` without circuits, or for
-    /// an incomplete week.
+    /// Bytes that entered circuits as a share of the week's circuit capacity. `None` without
+    /// circuits, or for an incomplete week.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_use_share: Option<f64>,
 }
 
-/// State of a link or flow at a time; inapplicable columns are left out.
+/// State of a link or a flow at one time. Columns that do not apply are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Sample {
     /// Time of the sample.
     pub time_s: f64,
-    /// The link, as the scenario names it, or the flow.
+    /// Name of the link, as in the scenario, or of the flow.
     pub what: String,
     /// Bytes queued.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -447,10 +451,10 @@ pub struct Sample {
     /// Rate sent over the link since the last sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_mbps: Option<f64>,
-    /// Rate received in order by the flow since the last sample.
+    /// Rate that the flow received in order since the last sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_mbps: Option<f64>,
-    /// Rate allowed by the sender's rate control, if it has one.
+    /// Rate that the sender's rate control allows, if the sender has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_mbps: Option<f64>,
     /// The sender's congestion window.

@@ -1,4 +1,4 @@
-//! One run: a plan and a seed, advanced until its work or its time is over.
+//! One run: a plan and a seed, advanced until its work is done or its duration is over.
 //!
 //! Read [`Simulation`] first.
 
@@ -13,7 +13,8 @@ use crate::traffic::{Flow, Job, Traffic};
 use anabranch_fabric::{Envelope, EventQueue, Fabric, Hosts, QuadHeap, TappedPacket, Totals};
 use anabranch_units::{Duration, Instant, LinkId, Seed};
 
-/// Events between checks for the end of the work. Fixed, so that equal runs end at the same event.
+/// Number of events between two checks for the end of the work. Constant, so that equal runs end at
+/// the same event.
 const SLICE_EVENTS: u64 = 1 << 14;
 
 /// A run in progress.
@@ -21,21 +22,21 @@ pub struct Simulation<'a, Q: EventQueue = QuadHeap> {
     plan: &'a Plan,
     seed: u64,
     fabric: Fabric<Hosts<Traffic>, Q>,
-    /// Index of the next change.
+    /// Index of the next change of a link.
     next_change: usize,
     next_sample: Option<Instant>,
     series: Vec<Sample>,
-    /// Sent bytes of each probed link, and delivered bytes of each probed flow, at the last sample.
+    /// At the last sample: sent bytes of each probed link, and delivered bytes of each probed flow.
     before: Vec<u64>,
     seen: ProbeSummary,
-    /// Circuits that follow demand.
+    /// State of circuits that follow demand; `None` without such circuits.
     weeks: Option<Weeks>,
-    /// Tapped packets not yet taken.
+    /// Packets of taps that were not taken yet.
     tapped: Vec<TappedPacket<Envelope<Msg>>>,
 }
 
 impl<'a, Q: EventQueue> Simulation<'a, Q> {
-    /// Trial `trial` of the plan, at its beginning.
+    /// Creates trial `trial` of the plan, at its beginning.
     ///
     /// Errors: failures of a system's random draw.
     pub fn new(plan: &'a Plan, trial: u64) -> Result<Self, PlanError> {
@@ -43,7 +44,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         Ok(Self::with_traffic(plan, seed, plan.traffic(Seed::new(seed))?))
     }
 
-    /// A run of the plan's network with other traffic than the plan's.
+    /// Creates a run of the plan's network with other traffic than the plan's.
     pub fn with_traffic(plan: &'a Plan, seed: u64, traffic: Traffic) -> Self {
         let (elements, doors, buffers) = plan.network.build(Seed::new(seed), |link| plan.needs_plain(link));
         let first: Vec<_> = traffic.first_timers().collect();
@@ -88,11 +89,11 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     pub fn now(&self) -> Instant {
         self.fabric.now()
     }
-    /// Totals so far.
+    /// Totals of the fabric so far.
     pub const fn totals(&self) -> &Totals {
         self.fabric.totals()
     }
-    /// Packets in flight: neither delivered nor dropped.
+    /// Number of packets in flight: neither delivered nor dropped.
     pub fn in_flight(&self) -> u64 {
         self.fabric.in_flight()
     }
@@ -104,7 +105,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     pub fn traffic(&self) -> &Traffic {
         self.fabric.nodes()[0].user()
     }
-    /// The plan.
+    /// The plan of this run.
     pub const fn plan(&self) -> &'a Plan {
         self.plan
     }
@@ -119,18 +120,18 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     pub fn tap(&mut self, link: LinkId) {
         self.fabric.tap(Network::port(link));
     }
-    /// Packets of tapped links since the last call, each with its link.
+    /// Returns the copied packets of tapped links since the last call, each with its link.
     pub fn take_tapped(&mut self) -> impl Iterator<Item = (LinkId, TappedPacket<Envelope<Msg>>)> {
         let links = |tapped: TappedPacket<Envelope<Msg>>| (LinkId(tapped.port.index() as u32), tapped);
         let mut tapped = std::mem::take(&mut self.tapped);
         tapped.append(&mut self.fabric.take_tapped());
-        // Packets of the switch are used for the weeks only.
+        // Packets tapped at the hybrid switch are only used for the weeks.
         let switch = self.plan.network.circuit_switch();
         let (of_switch, of_links) = tapped.into_iter().partition(|packet| Some(packet.port) == switch);
         self.tapped = of_switch;
         of_links.into_iter().map(links)
     }
-    /// Packet-hops: packets delivered by links, summed over links.
+    /// Packet-hops: number of packets that links have delivered, summed over all links.
     pub fn packet_hops(&self) -> u64 {
         let links = self.plan.network.topology().link_ids();
         let hops = links.filter_map(|link| self.fabric.port_counters(Network::port(link)));
@@ -141,7 +142,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         self.plan.scenario.duration.map_or(Instant::MAX, |duration| Instant::ZERO + duration)
     }
 
-    /// Share of the run that is done, by its time or its work, whichever is further.
+    /// Share of the run that is done, by its duration or its work, whichever is larger.
     pub fn progress(&self) -> f64 {
         let by_time = self.plan.scenario.duration.map(|d| self.now().as_secs_f64() / d.as_secs_f64());
         by_time.unwrap_or(0.0).max(self.traffic().progress().unwrap_or(0.0)).min(1.0)
@@ -237,7 +238,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         }
     }
 
-    /// Summaries of the probed flows of job `number`, and of links.
+    /// Summaries of the probed flows of job `number`, and the minimum use of a probed link.
     pub(crate) fn seen(&self, number: u16) -> (impl Iterator<Item = &ProbedFlow>, Option<f64>) {
         let flows = self.plan.scenario.probe.as_ref().map_or(0, |probe| probe.flows);
         let of_job = probed(self.traffic(), flows).zip(&self.seen.flows);
@@ -245,7 +246,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
         (of_job, self.seen.link_use_share_min)
     }
 
-    /// Rows of the weeks of circuits that follow demand, and the sums of weeks and days.
+    /// Rows of the weeks of circuits that follow demand, and the numbers of weeks and days.
     pub(crate) fn take_weeks(&mut self) -> Option<(Vec<WeekRow>, u64, u64)> {
         let switch = self.plan.network.circuit_switch()?;
         let switch = self.fabric.circuit_switch(switch)?;
@@ -261,7 +262,7 @@ impl<'a, Q: EventQueue> Simulation<'a, Q> {
     }
 }
 
-/// The first `count` flows that carry data, each with its number.
+/// Returns the first `count` flows that carry data, each with its number.
 fn probed(traffic: &Traffic, count: u32) -> impl Iterator<Item = (u32, &Flow)> {
     let numbered = (0u32..).zip(traffic.flows());
     numbered.filter(|(_, flow)| !flow.is_control).take(count as usize)

@@ -2,7 +2,7 @@
 //!
 //! A scenario is a TOML file (or an equivalent [`toml::Table`]). `read` expands it into
 //! [`SweepPoint`]s, one for each combination of swept values, each with its resolved [`Scenario`].
-//! A missing setting has a default; a setting that is unknown, impossible or contradictory is
+//! A missing setting has a default. A setting that is unknown, impossible or contradictory is
 //! refused with its line.
 //!
 //! ```toml
@@ -36,11 +36,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One simulation, all settings resolved.
+/// One simulation with all settings resolved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Name for people.
+    /// Name of the scenario, for people.
     #[serde(default)]
     pub name: String,
     /// Seed of all random draws. Trial `t` runs with `seed + t`.
@@ -63,19 +63,19 @@ pub struct Scenario {
     /// Workloads of the hosts.
     #[serde(default)]
     pub workload: Vec<Workload>,
-    /// Samples over time.
+    /// Samples of links and flows over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
     /// Changes of links during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub change: Vec<Change>,
     /// Further kernel settings of the hosts in emulation: a path below `/proc/sys/net`, such as
-    /// `ipv4/tcp_early_retrans`, and its value. The simulator has no kernel.
+    /// `ipv4/tcp_early_retrans`, and its value. The simulator ignores them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernel: BTreeMap<String, String>,
     /// Real time for each second of an emulated run, 1 to
     /// [`Dilation::MAX`](anabranch_units::Dilation::MAX). By default the emulator decides. The
-    /// simulator has no clock to stretch.
+    /// simulator ignores the setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dilation: Option<u32>,
 }
@@ -91,25 +91,25 @@ pub struct NetworkSpec {
     /// `star` (needs `hosts`), `dumbbell` (`pairs`), `leaf-spine` (`tors`, `spines`, `hosts`: per
     /// tor), `fat-tree` (`k`), a built-in topology, or a file.
     pub topology: String,
-    /// Hosts of a star, or below each tor.
+    /// Number of hosts of a star, or of hosts below each tor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<usize>,
-    /// Pairs of hosts of a dumbbell.
+    /// Number of host pairs of a dumbbell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<usize>,
-    /// Top-of-rack switches of a leaf-spine.
+    /// Number of top-of-rack switches of a leaf-spine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tors: Option<usize>,
-    /// Spine switches of a leaf-spine.
+    /// Number of spine switches of a leaf-spine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spines: Option<usize>,
-    /// Ports of each switch of a fat tree.
+    /// Number of ports of each switch of a fat tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub k: Option<usize>,
-    /// Rate of links without their own.
+    /// Rate of links for which the topology gives no rate.
     #[serde(default = "gigabit")]
     pub rate: BitRate,
-    /// One-way delay of links without their own.
+    /// One-way delay of links for which the topology gives no delay.
     #[serde(default = "microsecond")]
     pub delay: Duration,
     /// Queue limit of a switch's port in bytes.
@@ -118,34 +118,35 @@ pub struct NetworkSpec {
     /// Queue limit of a switch's port in packets, if limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_packets: Option<u32>,
-    /// Queue limit of a host's port in bytes. Large, as hosts hold data back rather than drop it.
+    /// Queue limit of a host's port in bytes. The default is large, because hosts hold data back
+    /// rather than drop it.
     #[serde(default = "host_queue")]
     pub host_queue: ByteCount,
-    /// Queue length in bytes above which a switch's port marks (ECN).
+    /// Queue length in bytes above which a switch's port marks packets (ECN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<ByteCount>,
-    /// Whether packets of a flow's receiver, that is acknowledgements, have the first priority at
-    /// all ports.
+    /// True if packets of a flow's receiver (acknowledgements) have the first priority at all
+    /// ports.
     #[serde(default)]
     pub acks_first: bool,
-    /// Buffer shared by all ports of a switch, in addition to `queue`.
+    /// Size of a buffer that all ports of a switch share, in addition to the limit `queue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_buffer: Option<ByteCount>,
     /// Maximum of a queue in a shared buffer, as a multiple of the buffer's free space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_factor: Option<f64>,
-    /// Whether each one-way link gets an equal reverse link for acknowledgements, which systems do
-    /// not plan with.
+    /// True if each one-way link gets an equal reverse link for acknowledgements. Systems do not
+    /// use these links in their plans.
     #[serde(default)]
     pub ways_back: bool,
-    /// Random packet loss on every link, parts per million.
+    /// Random packet loss on every link in parts per million.
     #[serde(default)]
     pub loss_ppm: u32,
-    /// Mean length of a burst of these losses in packets; 1 for independent losses (see
+    /// Mean length of a loss burst in packets; 1 for independent losses (see
     /// [`anabranch_fabric::PortSettings`]).
     #[serde(default = "one_packet", skip_serializing_if = "is_one_packet")]
     pub loss_burst: u32,
-    /// Random bit errors on every link, parts per 10^12.
+    /// Random bit errors on every link in parts per 10^12.
     #[serde(default)]
     pub bit_errors_ppt: u64,
     /// Rate of links between switches, if different: a dumbbell's bottleneck, a leaf-spine's
@@ -158,13 +159,13 @@ pub struct NetworkSpec {
     /// Queue limit of links between switches, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_queue: Option<ByteCount>,
-    /// How switches choose among equal paths.
+    /// Method by which switches choose among equal paths.
     #[serde(default)]
     pub spread: PathSpread,
-    /// Maximum random delay of a packet's departure from its host; order is kept. A packet's time
-    /// at the bottleneck prevents flows from synchronising (see
-    /// [`anabranch_fabric::Hosts::with_jitter`]). Simulator only: emulated hosts are irregular
-    /// anyway.
+    /// Maximum random delay of a packet's departure from its host; the order of packets is kept. A
+    /// delay of up to a packet's transmission time at the bottleneck prevents flows from
+    /// synchronising (see [`anabranch_fabric::Hosts::with_jitter`]). Simulator only, because
+    /// emulated hosts are irregular anyway.
     #[serde(default)]
     pub jitter: Duration,
 }
@@ -189,17 +190,18 @@ const fn host_queue() -> ByteCount {
     ByteCount::mib(64)
 }
 
-/// How switches choose among equal paths.
+/// Method by which switches choose among equal paths.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("enum" = Self::all().map(Self::word).collect::<Vec<_>>()))]
 pub enum PathSpread {
     /// By the switches' policy with this name.
     By(PolicyKind),
-    /// By destination, evenly: host d of a fat tree is reached over core (d mod h) h + (d / h) mod
-    /// h, with h = k / 2 (Zahavi, *D-Mod-K routing*, 2010).
+    /// By destination, evenly: host d of a fat tree is reached through core (d mod h) h + (d / h)
+    /// mod h, with h = k / 2 (Zahavi, *D-Mod-K routing*, 2010).
     DModK,
-    /// By destination, by a hash: host d of a fat tree is reached over core splitmix64(d) mod h^2.
+    /// By a hash of the destination: host d of a fat tree is reached through core splitmix64(d) mod
+    /// h^2.
     DHash,
 }
 
@@ -239,8 +241,8 @@ impl PathSpread {
         }
     }
 
-    /// Core over which host `dst` of a fat tree with `half` times `half` cores is reached, if the
-    /// destination alone decides.
+    /// Core through which host `dst` of a fat tree with `half` times `half` cores is reached.
+    /// `None` unless the destination alone decides.
     pub(crate) fn core(self, dst: u64, half: u64) -> Option<u64> {
         match self {
             Self::By(_) => None,
@@ -250,7 +252,7 @@ impl PathSpread {
     }
 }
 
-/// Steele, Lea and Flood's splitmix64: one step of the generator from state `x`.
+/// One step of the generator splitmix64 (Steele, Lea and Flood) from state `x`.
 pub const fn splitmix64(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -267,8 +269,8 @@ pub const KINDS: [&str; 6] = ["long", "incast", "poisson", "udp", "trace", "rack
 pub enum Workload {
     /// One stream per pair, endless or of a given size.
     Long(LongWorkload),
-    /// Barrier-synchronised requests: a client requests a block from each server, and again once
-    /// all have arrived.
+    /// Barrier-synchronised requests: a client requests a block from each server, and repeats this
+    /// once all blocks have arrived.
     Incast(Incast),
     /// Flows that begin at random times, of random sizes, between random hosts.
     Poisson(Poisson),
@@ -289,7 +291,7 @@ pub enum Workload {
 pub struct SystemWorkload {
     /// Name of the system.
     pub kind: String,
-    /// Settings as written: the system reads them.
+    /// Settings as written, which the system parses.
     #[serde(flatten)]
     pub settings: toml::Table,
 }
@@ -300,7 +302,7 @@ pub struct SystemWorkload {
 pub enum Pairs {
     /// `permutation`, `halves` or `all`.
     Named(Pattern),
-    /// Host i to host (i + n) mod hosts.
+    /// Each host i sends to host (i + n) mod hosts.
     Stride(usize),
     /// Listed pairs, by name or number.
     Listed(Vec<(String, String)>),
@@ -310,11 +312,11 @@ pub enum Pairs {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// A random permutation without fixed points.
+    /// A random permutation in which no host sends to itself.
     Permutation,
-    /// Host i of the first half to host i of the second.
+    /// Host i of the first half sends to host i of the second half.
     Halves,
-    /// Every host to every other host.
+    /// Every host sends to every other host.
     All,
 }
 
@@ -327,16 +329,16 @@ pub struct LongWorkload {
     /// Bytes of each stream; endless by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteCount>,
-    /// Start of the streams.
+    /// Start time of the streams.
     #[serde(default)]
     pub start: Duration,
     /// Maximum random delay of each start.
     #[serde(default)]
     pub jitter: Duration,
-    /// Streams per pair.
+    /// Number of streams per pair.
     #[serde(default = "one_stream")]
     pub streams: u32,
-    /// Size below which flows are sent twice; the first complete copy counts (RepFlow).
+    /// Size below which flows are sent twice. The first complete copy counts (RepFlow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twice_below: Option<ByteCount>,
     /// Congestion control, if different from the transport's.
@@ -363,7 +365,7 @@ pub struct Incast {
     pub client: Option<String>,
     /// Number of servers: the hosts after the client, in order.
     pub servers: usize,
-    /// Whether the servers are drawn from all other hosts with the run's seed instead.
+    /// True if the servers are drawn from all other hosts with the run's seed.
     #[serde(default)]
     pub random_servers: bool,
     /// Bytes from each server in a round.
@@ -375,7 +377,7 @@ pub struct Incast {
     /// Number of measured rounds.
     #[serde(default = "twenty")]
     pub rounds: u32,
-    /// Number of warm-up rounds, in which windows find their size.
+    /// Number of warm-up rounds, during which congestion windows grow to their usual size.
     #[serde(default)]
     pub warmup_rounds: u32,
     /// Bytes of a request.
@@ -400,15 +402,15 @@ const fn request() -> ByteCount {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Poisson {
-    /// Mean load of the hosts' links by the flows' bytes without headers, above 0 and below 1.
+    /// Mean load of the hosts' links by the flows' data without headers, above 0 and below 1.
     pub load: f64,
     /// `web-search`, `data-mining`, a size such as `"100 kB"`, a range such as `"90 kB to 900 kB"`
     /// with equal probabilities, or a file of the distribution.
     pub sizes: String,
-    /// Number of flows; by default they arrive until the run ends.
+    /// Number of flows. By default flows arrive until the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flows: Option<u64>,
-    /// Size below which flows are sent twice; the first complete copy counts (RepFlow).
+    /// Size below which flows are sent twice. The first complete copy counts (RepFlow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twice_below: Option<ByteCount>,
     /// Strict priority of the packets, 0 first.
@@ -425,30 +427,30 @@ pub struct Udp {
     /// Rate on the wire while sending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<BitRate>,
-    /// Load instead of the rate: every pair sends at the rate that uses this share of the links'
-    /// rates, on average over all links.
+    /// Load, instead of the rate. Every pair sends at the rate at which the average link uses this
+    /// share of its rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<f64>,
     /// Length of a datagram on the wire in bytes.
     #[serde(default = "mtu")]
     pub packet: ByteCount,
-    /// Mean length of a burst, exponentially distributed; by default there are no pauses.
+    /// Mean length of a burst, exponentially distributed. By default there are no pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<Duration>,
-    /// Mean length of a pause.
+    /// Mean length of a pause between bursts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off: Option<Duration>,
-    /// Start.
+    /// Start time of the sources.
     #[serde(default)]
     pub start: Duration,
-    /// End; by default the end of the run.
+    /// Stop time of the sources; by default the end of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Duration>,
-    /// Whether datagrams leave at random, as a Poisson process with this mean rate, rather than
-    /// evenly.
+    /// True if datagrams leave at random, as a Poisson process with this mean rate. By default they
+    /// leave evenly.
     #[serde(default)]
     pub random: bool,
-    /// Datagrams that leave back to back, with `random`.
+    /// Number of datagrams that leave back to back, with `random`.
     #[serde(default = "one_stream")]
     pub batch: u32,
     /// Strict priority of the packets, 0 first.
@@ -466,7 +468,7 @@ const fn mtu() -> ByteCount {
 pub struct Trace {
     /// A CSV file with the header `start_s,from,to,size_bytes`, sorted or not.
     pub file: String,
-    /// Size below which flows are sent twice; the first complete copy counts (RepFlow).
+    /// Size below which flows are sent twice. The first complete copy counts (RepFlow).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twice_below: Option<ByteCount>,
     /// Strict priority of the packets, 0 first.
@@ -478,13 +480,13 @@ pub struct Trace {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Racks {
-    /// Mean data rate of each rack's flows. A flow starts when its predecessor would end at this
-    /// rate; the first starts at a random time within its duration.
+    /// Mean data rate of each rack's flows. A flow starts when the previous flow would end at this
+    /// rate. The first flow starts at a random time within its duration.
     pub rate: BitRate,
     /// Sizes of flows, as for `poisson`.
     pub sizes: String,
-    /// Numbers by which the destination's rack follows the source's; by default all, with equal
-    /// probability.
+    /// Numbers k for flows from rack i to rack i + k, modulo the number of racks. By default all
+    /// numbers, with equal probability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shifts: Option<Vec<u16>>,
     /// Congestion control, if different from the transport's.
@@ -495,7 +497,7 @@ pub struct Racks {
     pub priority: u8,
 }
 
-/// Samples over time.
+/// Samples of links and flows over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
@@ -504,7 +506,7 @@ pub struct Probe {
     /// Links, as `FROM-TO`, whose queue length and use are sampled.
     #[serde(default)]
     pub links: Vec<String>,
-    /// Number of data flows, the first ones, whose goodput and allowed rate are sampled.
+    /// Number of data flows, from the first on, whose goodput and allowed rate are sampled.
     #[serde(default)]
     pub flows: u32,
 }
@@ -515,21 +517,21 @@ pub struct Probe {
 pub struct Change {
     /// Time of the change.
     pub at: Duration,
-    /// The link, as `FROM-TO`, in this direction.
+    /// The link, as `FROM-TO`. Only this direction changes.
     pub link: String,
-    /// Whether the link is up from now on.
+    /// True if the link is up from this time on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up: Option<bool>,
-    /// Rate from now on.
+    /// Rate of the link from this time on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<BitRate>,
-    /// Delay from now on.
+    /// Delay of the link from this time on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
-    /// Loss from now on, parts per million.
+    /// Loss from this time on in parts per million.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_ppm: Option<u32>,
-    /// Mean length of a loss burst from now on, in packets.
+    /// Mean length of a loss burst from this time on, in packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_burst: Option<u32>,
 }

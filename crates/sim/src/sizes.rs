@@ -1,10 +1,10 @@
-//! Flow sizes: distributions from files, and two built-in published ones.
+//! Flow sizes: distributions from files, and two built-in published distributions.
 //!
-//! A file has a header `size_bytes,cdf` and one row per point of the cumulative distribution; both
+//! A file has a header `size_bytes,cdf` and one row per point of the cumulative distribution. Both
 //! columns ascend, and the last share is 1. Sizes are interpolated linearly between points. The
-//! built-in ones: `web-search` (DCTCP, SIGCOMM 2010, Figure 4) and `data-mining` (VL2, SIGCOMM
-//! 2009, Figure 2), both in the packets of 1,460 bytes of PIAS's simulations (NSDI 2015). Read
-//! [`Sizes`] first.
+//! built-in distributions are `web-search` (DCTCP, SIGCOMM 2010, Figure 4) and `data-mining` (VL2,
+//! SIGCOMM 2009, Figure 2), both in the packets of 1,460 bytes of PIAS's simulations (NSDI 2015).
+//! Read [`Sizes`] first.
 
 use anabranch_units::{ByteCount, RandomStream};
 
@@ -21,7 +21,7 @@ pub struct Sizes {
     points: Vec<(f64, f64)>,
 }
 
-/// Why a file is not a valid distribution.
+/// Reason why a file is not a valid distribution.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SizesError {
@@ -61,12 +61,12 @@ impl std::fmt::Display for SizesError {
 impl std::error::Error for SizesError {}
 
 impl Sizes {
-    /// A single size.
+    /// Creates the distribution of a single size.
     pub fn fixed(size: ByteCount) -> Self {
         Self { points: vec![(size.as_u64() as f64, 1.0)] }
     }
 
-    /// Sizes from `least` to `most` with equal probability.
+    /// Creates the uniform distribution of sizes from `least` to `most`.
     ///
     /// Panics: if `least` is larger than `most`.
     pub fn uniform(least: ByteCount, most: ByteCount) -> Self {
@@ -74,7 +74,7 @@ impl Sizes {
         Self { points: vec![(least.as_u64() as f64, 0.0), (most.as_u64() as f64, 1.0)] }
     }
 
-    /// The built-in distribution `name`.
+    /// Returns the built-in distribution `name`; `None` if there is none.
     pub fn carried(name: &str) -> Option<Self> {
         let (_, text) = CARRIED.iter().find(|(n, _)| *n == name)?;
         Some(Self::parse(text).expect("the carried files are checked by a test"))
@@ -118,7 +118,7 @@ impl Sizes {
         first_size * first_share + between.sum::<f64>()
     }
 
-    /// A random size in whole bytes, at least 1.
+    /// Draws a random size in whole bytes, at least 1.
     pub fn draw(&self, random: &mut RandomStream) -> ByteCount {
         let u = random.unit_f64();
         let next = self.points.partition_point(|(_, share)| *share <= u).min(self.points.len() - 1);
@@ -139,13 +139,14 @@ mod tests {
     use anabranch_units::Seed;
 
     #[test]
-    fn carried_files_are_distributions_and_draws_have_their_mean() {
+    fn draws_match_the_built_in_distributions() {
         for (name, _) in CARRIED {
             let sizes = Sizes::carried(name).expect("carried");
             let mut random = Seed::new(1).stream("sizes", 0);
             let draws: Vec<f64> = (0..400_000).map(|_| sizes.draw(&mut random).as_u64() as f64).collect();
             let mean = draws.iter().sum::<f64>() / draws.len() as f64;
-            // Heavy tails: the mean of these draws still varies by one or two percent.
+            // The distributions have heavy tails, so the mean of the draws still varies by one or
+            // two percent.
             assert!((mean / sizes.mean_bytes() - 1.0).abs() < 0.05, "{name}: {mean} {}", sizes.mean_bytes());
             for (size, share) in &sizes.points {
                 let below = draws.iter().filter(|d| *d <= size).count() as f64 / draws.len() as f64;
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_refused_with_its_line() {
+    fn invalid_distributions_are_refused_with_their_line() {
         let message = |text: &str| Sizes::parse(text).expect_err("no distribution").to_string();
         assert!(message("bytes,cdf\n").contains("must be the header"));
         assert!(message("size_bytes,cdf\n10,0\nx,1\n").contains("line 3"));
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_size_is_always_drawn() {
+    fn fixed_size_is_always_drawn() {
         let sizes = Sizes::fixed(ByteCount::new(777));
         let mut random = Seed::new(1).stream("sizes", 0);
         assert!((0..100).all(|_| sizes.draw(&mut random) == ByteCount::new(777)));

@@ -6,11 +6,11 @@ use anabranch_graph::builtin::BUILTINS;
 use anabranch_graph::file::resolve;
 use anabranch_units::text::{known, printable};
 
-/// Topologies generated from numbers.
+/// Names of topologies that are generated from numbers.
 pub(crate) const GENERATED: [&str; 4] = ["star", "dumbbell", "leaf-spine", "fat-tree"];
 
-/// The message for an unknown topology, with a list of the known ones; `None` for a known one, or
-/// one that may be a file.
+/// Returns the message for an unknown topology, with a list of the known topologies. Returns `None`
+/// for a known name, and for a name that may be a file.
 pub(crate) fn unknown_topology(name: &str) -> Option<String> {
     if GENERATED.contains(&name) || resolve(name).is_ok() {
         return None;

@@ -1,10 +1,10 @@
 //! Traffic of the hosts: the user of all machines, which opens flows, answers requests, and keeps
 //! figures for the report.
 //!
-//! Each workload of a scenario is a *job*; each flow belongs to one job. [`Traffic`] holds both and
-//! is the only user of the fabric's hosts, so that a job may span hosts (a barrier does). There is
-//! a file for each kind of job; `app` is the one for systems. Leaves out: the report of the figures
-//! (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
+//! Each workload of a scenario is a *job*; each flow belongs to one job. [`Traffic`] holds jobs and
+//! flows, and is the only user of the fabric's hosts, so that a job may span several hosts (as a
+//! barrier does). Each kind of job has its file, and `app` is the file for systems. Leaves out: the
+//! report of the figures (`report`). Read [`Traffic`], [`Flow`] and [`Job`] first.
 
 mod app;
 mod incast;
@@ -26,55 +26,55 @@ use anabranch_fabric::{HostsCx, Target, User};
 use anabranch_transport::{Config, Connection, Control, Counters, Event};
 use anabranch_units::{ByteCount, Instant, Seed};
 
-/// Bytes that TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs whose connections would be
-/// encrypted.
+/// Bytes that TLS 1.3 adds to a record (RFC 8446 section 5.2), for jobs that model encrypted
+/// connections.
 pub const TLS_RECORD_BYTES: u64 = 22;
-/// Bytes of the head of an HTTP request or answer.
+/// Bytes of the header of an HTTP request or answer.
 pub const HEAD_BYTES: u64 = 250;
 
 /// A flow: bytes from one host to another.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Index of its job.
+    /// Index of the flow's job.
     pub job: u16,
     /// Sending host.
     pub src: u16,
     /// Receiving host.
     pub dst: u16,
-    /// Size; `None` if endless.
+    /// Size of the flow; `None` if it is endless.
     pub size: Option<ByteCount>,
-    /// Time of its opening.
+    /// Time at which the flow was opened.
     pub started_at: Instant,
-    /// Arrival of its last byte in order.
+    /// Time at which the last byte arrived in order.
     pub finished_at: Option<Instant>,
     /// Bytes received in order.
     pub delivered_bytes: u64,
     /// Bytes received before the end of the warm-up.
     pub warmup_bytes: u64,
-    /// Sending machine.
+    /// Id of the sending machine.
     pub sender: PeerId,
-    /// Receiving machine.
+    /// Id of the receiving machine.
     pub receiver: PeerId,
-    /// Counters of its removed sender; `None` while it exists.
+    /// Counters of the sender after it was removed; `None` while the sender exists.
     pub sent: Option<Counters>,
-    /// Segments received out of order by its removed receiver.
+    /// Segments received out of order, counted when the receiver is removed.
     pub out_of_order_segments: u64,
-    /// Whether it only carries control messages about data of other flows.
+    /// True if the flow only carries control messages about data of other flows.
     pub is_control: bool,
-    /// The flow with the same bytes, if the flow is sent twice.
+    /// The other flow with the same bytes, if the data is sent twice.
     pub twin: Option<u32>,
-    /// Whether it is the second copy; results of both are reported for the first.
+    /// True for the second copy. Results of both copies are reported for the first.
     pub is_copy: bool,
 }
 
 impl Flow {
-    /// Whether its last byte has arrived, or its sender has given up.
+    /// Returns true if the flow's last byte has arrived, or its sender has given up.
     pub const fn is_over(&self) -> bool {
         self.finished_at.is_some() || self.sent.is_some()
     }
 }
 
-/// The work of one workload.
+/// The traffic of one workload in a run.
 #[derive(Debug)]
 pub enum Job {
     /// Flows with start times.
@@ -87,7 +87,7 @@ pub enum Job {
     App(Box<dyn App>),
 }
 
-/// The work of all hosts of a run.
+/// The traffic of all hosts of a run.
 #[derive(Debug)]
 pub struct Traffic {
     jobs: Vec<Job>,
@@ -98,16 +98,16 @@ pub struct Traffic {
 #[derive(Debug)]
 pub struct TrafficState {
     config: Config,
-    /// Whether packets of receivers, that is acknowledgements, have the first priority.
+    /// True if packets of receivers (acknowledgements) have the first priority.
     acks_first: bool,
     seed: Seed,
-    /// All flows, by the number in their packets.
+    /// All flows, by flow number.
     flows: Vec<Flow>,
-    /// Number of incomplete flows with a size.
+    /// Number of incomplete flows with a known size.
     unfinished: u64,
 }
 
-/// Timer token that ends the warm-up; lower ones are jobs'.
+/// Timer token that ends the warm-up. Lower tokens belong to jobs.
 const WARMUP: u32 = u32::MAX >> 1;
 
 /// Bytes written at once to an endless stream. At 400 Gbit/s they take 6 hours to send.
@@ -121,14 +121,15 @@ struct PendingFlow {
     src: u16,
     dst: u16,
     size: Option<ByteCount>,
-    /// Bytes that its sender knows it will send in one go: its size, or the answer to one request.
+    /// Number of bytes that the sender is certain to send without a pause: the flow's size, or the
+    /// answer to one request.
     to_send: Option<ByteCount>,
-    /// First elements of packets from both ends, if not chosen by the network.
+    /// First elements of the packets of both ends; `None` if the network chooses the element.
     doors: [Option<Target>; 2],
 }
 
 impl TrafficState {
-    /// Opens a connection from `src` to `dst`, and writes its data.
+    /// Opens a connection from `src` to `dst`, and writes the flow's data.
     fn open(
         &mut self,
         cx: &mut HostsCx<'_, End>,
@@ -148,7 +149,7 @@ impl TrafficState {
         flow
     }
 
-    /// Opens a connection from `src` without writing.
+    /// Opens a connection from `src` without writing data.
     fn connect(&mut self, cx: &mut HostsCx<'_, End>, opening: &PendingFlow) -> u32 {
         let checked = "a scenario's transport is checked before it runs";
         let (flow, sender, receiver) = self.enter(cx, opening);
@@ -162,7 +163,7 @@ impl TrafficState {
         flow
     }
 
-    /// The same for a connection whose received data waits until it is read.
+    /// Opens a connection like [`Self::connect`], but received data waits until it is read.
     fn connect_unread(&mut self, cx: &mut HostsCx<'_, End>, opening: &PendingFlow) -> u32 {
         let reads_at_once = std::mem::replace(&mut self.config.reads_at_once, false);
         let flow = self.connect(cx, opening);
@@ -170,7 +171,7 @@ impl TrafficState {
         flow
     }
 
-    /// Reserves both ends of a flow, and records it.
+    /// Reserves ids for both machines of a flow, and records the flow.
     fn enter(&mut self, cx: &mut HostsCx<'_, End>, opening: &PendingFlow) -> (u32, PeerId, PeerId) {
         let PendingFlow { job, priority, src, dst, size, to_send, doors } = *opening;
         let flow = u32::try_from(self.flows.len()).expect("so many flows do not fit into memory");
@@ -217,7 +218,7 @@ fn write(cx: &mut HostsCx<'_, End>, id: PeerId, bytes: u64) {
 }
 
 impl Traffic {
-    /// The user for these jobs, with TCP settings `config`.
+    /// Creates the user for these jobs, with TCP settings `config`.
     pub const fn new(config: Config, jobs: Vec<Job>) -> Self {
         Self {
             jobs,
@@ -230,13 +231,13 @@ impl Traffic {
             },
         }
     }
-    /// The same, with this seed for the connections' random draws.
+    /// Returns the same user with this seed for the connections' random draws.
     #[must_use]
     pub const fn with_seed(mut self, seed: Seed) -> Self {
         self.world.seed = seed;
         self
     }
-    /// The same, with first priority for packets of flows' receivers.
+    /// Returns the same user with first priority for packets of flows' receivers.
     #[must_use]
     pub const fn with_acks_first(mut self, acks_first: bool) -> Self {
         self.world.acks_first = acks_first;
@@ -250,7 +251,7 @@ impl Traffic {
     pub fn flows(&self) -> &[Flow] {
         self.world.flows()
     }
-    /// First timer of each job, with its token.
+    /// Returns the first timer of each job, with its token.
     pub fn first_timers(&self) -> impl Iterator<Item = (Instant, u32)> + '_ {
         self.jobs.iter().enumerate().filter_map(|(number, job)| {
             let at = match job {
@@ -266,7 +267,7 @@ impl Traffic {
     pub const fn warmup_token() -> u32 {
         WARMUP
     }
-    /// Whether all work is done.
+    /// Returns true if all jobs are done.
     pub fn is_done(&self) -> bool {
         self.world.unfinished == 0
             && self.jobs.iter().all(|job| match job {
@@ -276,7 +277,7 @@ impl Traffic {
                 Job::App(job) => job.ended_at().is_some(),
             })
     }
-    /// End of the last work; `None` while some is left.
+    /// Time at which the last job ended; `None` while a job is not done.
     pub fn ended_at(&self) -> Option<Instant> {
         if !self.is_done() {
             return None;
@@ -290,7 +291,7 @@ impl Traffic {
         });
         flows.chain(jobs).max()
     }
-    /// Share of the work that is done; `None` if some work is endless.
+    /// Share of the jobs' work that is done; `None` if a job is endless.
     pub fn progress(&self) -> Option<f64> {
         let shares: Option<Vec<f64>> = self
             .jobs
@@ -362,7 +363,7 @@ impl User for Traffic {
             }
             return;
         }
-        // An app's tokens are stored above the job's number.
+        // Tokens of an app have the app's own number in the upper bits, above the job's number.
         let (job, own) = (token as u16, (token >> 16) as u16);
         let number = job;
         match &mut self.jobs[usize::from(job)] {

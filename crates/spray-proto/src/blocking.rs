@@ -2,10 +2,10 @@
 //! with and without blocking.
 //!
 //! Source: CAPS, sections VI-A, VI-B and IX-C. A round trip of more than twice the smoothed one
-//! belongs to a blocked packet; round trips are smoothed over the means of 200 us. Differs: the
-//! paper measures the probability in one flow's last period. A short flow ends before that is
-//! meaningful, so all flows to the same host count together, for some tens of milliseconds. Flows
-//! to other hosts supplement a small sample.
+//! belongs to a blocked packet. The smoothed round trip averages the means of periods of 200 us.
+//! Differs: the paper measures the probability in one flow's last period. A short flow ends before
+//! the measurement is meaningful. So all flows to the same host count together, for some tens of
+//! milliseconds, and flows to other hosts supplement a small sample.
 //!
 //! Read [`BlockingEstimator`] and [`Share`] first.
 
@@ -14,10 +14,10 @@ use anabranch_units::{Duration, Instant};
 
 /// Period over which round trips are averaged before smoothing.
 const PERIOD: Duration = Duration::from_us(200);
-/// Time constant within which a packet's weight falls to 1/e. Long flows last for tens of
-/// milliseconds, and a host has a short flow about as often.
+/// Time constant of the exponential decay of a packet's weight. Long flows last for tens of
+/// milliseconds, and a host begins a short flow about once in this time.
 const MEMORY: Duration = Duration::from_ms(50);
-/// Maximum weight of packets to other hosts, in packets to the same host.
+/// Maximum weight of the sample from other hosts, in packets.
 const OTHERS: f64 = 8.0;
 /// Minimum number of packets from which a share is estimated.
 const PACKETS_MIN: f64 = 4.0;
@@ -60,9 +60,10 @@ impl Share {
 pub(crate) struct BlockingEstimator {
     smoothed: Option<Duration>,
     period_at: Instant,
-    /// Sum in seconds, and number, of the period's round trips.
+    /// Sum of the current period's round trips in seconds, and their number.
     period: (f64, u32),
-    /// Last period until read: mean in seconds, and relative difference of the smoothed round trip.
+    /// Statistics of the last ended period until they are read: mean in seconds, and relative
+    /// difference between the mean and the smoothed round trip.
     ended: Option<(f64, f64)>,
     free_max: Option<Duration>,
     blocked_max: Option<Duration>,
@@ -91,7 +92,7 @@ impl BlockingEstimator {
         *longest = Some(Duration::from_ps(faded.max(rtt.as_ps())));
         Some(is_blocked)
     }
-    /// Returns the statistics of an ended period (see the paper's Figure 19), once.
+    /// Returns the statistics of the last ended period (see the paper's Figure 19), once.
     pub(crate) const fn take_period(&mut self) -> Option<(f64, f64)> {
         self.ended.take()
     }
@@ -118,20 +119,20 @@ mod tests {
     }
 
     #[test]
-    fn periods_have_means_apart_from_the_smoothed_round_trip() {
+    fn period_mean_differs_from_the_smoothed_round_trip() {
         let mut blocking = BlockingEstimator::default();
         for (us, rtt) in [(0, 100), (100, 300), (300, 400), (600, 400)] {
             blocking.sample(at(us), Duration::from_us(rtt), Duration::ZERO);
         }
-        // The second period's mean is 400; the smoothed round trip moves an eighth of the way from
-        // 200 to it.
+        // The second period's mean is 400 us; the smoothed round trip moves from 200 us an eighth
+        // of the way to 400 us.
         let (mean, apart) = blocking.take_period().expect("two have ended");
         assert!((mean - 400e-6).abs() < 1e-12 && (apart - 175.0 / 400.0).abs() < 1e-6, "{mean} {apart}");
         assert_eq!(blocking.take_period(), None);
     }
 
     #[test]
-    fn the_share_of_long_round_trips_is_the_probability() {
+    fn blocking_probability_equals_share_of_long_round_trips() {
         let (mut blocking, mut pooled) = (BlockingEstimator::default(), Share::default());
         for n in 0..2_000 {
             let rtt = if n % 10 == 0 { 1_000 } else { 100 };
@@ -146,14 +147,14 @@ mod tests {
         let (free, blocked) = blocking.longest();
         assert_eq!(free, Some(Duration::from_us(100)));
         assert_eq!(blocked, Some(Duration::from_us(1_000)));
-        // An unknown host is assumed to be like the others.
+        // A host without samples is assumed to be like the other hosts.
         assert!((BlockingEstimator::default().probability(now, &pooled) - 0.1).abs() < 0.01);
         // Old observations do not count.
         assert!(blocking.probability(at(1_040_000), &pooled) == 0.0);
     }
 
     #[test]
-    fn what_is_within_the_jitter_is_not_blocked() {
+    fn delay_within_the_jitter_does_not_count_as_blocking() {
         let mut blocking = BlockingEstimator::default();
         let mut counts = [0, 0];
         for n in 0..1_000 {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn few_packets_give_no_probability_and_all_are_limited() {
+    fn blocking_probability_needs_packets_and_has_a_maximum() {
         let mut share = Share::default();
         for n in 0..3 {
             share.count(at(n), true);

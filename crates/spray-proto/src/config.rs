@@ -10,7 +10,7 @@ use std::fmt;
 /// Settings of a [`Host`](crate::Host).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Size from which a flow is long.
+    /// Size from which a flow counts as long.
     pub long: ByteCount,
     /// True if flows state their size; otherwise a flow is short until it has sent `long` bytes.
     pub knows_sizes: bool,
@@ -24,11 +24,11 @@ pub struct Config {
     pub rate: BitRate,
     /// Maximum time to wait for a packet that later packets have overtaken.
     pub hold_max: Duration,
-    /// Maximum delay of an echo that waits for a datagram in the reverse direction: the paper's
-    /// period over which round trips are averaged.
+    /// Maximum time that an echo waits for a datagram in the reverse direction. The default is the
+    /// paper's period over which round trips are averaged.
     pub say_within: Duration,
-    /// Variation of round trips without a cause in the network. A packet delayed by less was not
-    /// blocked.
+    /// Variation of round trips without a cause in the network. A packet whose extra delay is below
+    /// this variation does not count as blocked.
     pub jitter: Duration,
     /// Maximum number of a flow's packets held behind a gap; one more packet gives up the first
     /// gap.
@@ -36,7 +36,8 @@ pub struct Config {
     /// True if packets of long flows are delivered in order, too, without parities: for hosts that
     /// send them over several paths.
     pub orders_long: bool,
-    /// True if all packets are numbered and so echoed: for hosts that choose paths.
+    /// True if all packets are numbered, and so their arrivals are echoed: for hosts that choose
+    /// paths.
     pub numbers_all: bool,
     /// True if overdue packets of short flows are sent again: for hosts that choose paths, because
     /// another path may be better.
@@ -53,9 +54,9 @@ pub enum UnitSize {
     /// Optimum of equation 4 among units with few parities
     /// ([`PathModel::frugal_unit`](crate::model::PathModel::frugal_unit)).
     Best,
-    /// A whole window.
+    /// The packets of a whole window.
     Window,
-    /// A fixed number.
+    /// A fixed number of packets.
     Fixed(u8),
 }
 
@@ -64,14 +65,14 @@ pub enum UnitSize {
 pub enum Parities {
     /// Mean number of blocked packets.
     Blocking,
-    /// A fixed number.
+    /// A fixed number of parities.
     Fixed(u8),
 }
 
 impl Config {
-    /// Settings of an agent, real or simulated: flow sizes are unknown, hosts choose paths, and a
-    /// long flow uses several paths. A real agent sets its machine's costs, too:
-    /// [`Config::say_within`] and [`Config::jitter`].
+    /// Returns the settings of an agent, real or simulated: flow sizes are unknown, hosts choose
+    /// paths, and a long flow uses several paths. A real agent also sets [`Config::say_within`] and
+    /// [`Config::jitter`] to its machine's delays.
     pub fn of_agent() -> Self {
         Self {
             knows_sizes: false,
@@ -121,7 +122,7 @@ pub enum ConfigError {
     Parities(u8),
     /// Rate of a link: zero.
     Rate(BitRate),
-    /// Time of a hold: too long.
+    /// Maximum hold of a packet: too long.
     Hold(Duration),
     /// Memory of a peer: too little.
     Memory(ByteCount),

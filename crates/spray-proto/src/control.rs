@@ -35,14 +35,14 @@ pub enum Control {
         /// Number of received datagrams.
         came: u64,
     },
-    /// The agent ends.
+    /// The agent is shutting down.
     Bye,
 }
 
 /// Readiness of an end to send packets in datagrams.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// The end does not know whether its datagrams arrive.
+    /// The end does not know yet whether its datagrams arrive.
     Untested,
     /// The end is ready.
     Ready,
@@ -60,7 +60,8 @@ impl Readiness {
         }
     }
 
-    /// An unknown fault, of a later version, also counts as a fault.
+    /// Returns the readiness of a byte on the wire. An unknown code of a later version also counts
+    /// as a fault.
     fn of_code(code: u8) -> Self {
         match code.checked_sub(FIRST_FAULT) {
             None if code == 1 => Self::Ready,
@@ -126,7 +127,7 @@ fn u64_of(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Builds a probe of `bytes` bytes, or the shortest one if `bytes` is less, with this message.
+/// Builds a probe with this message, `bytes` long, or of the minimum length if that is longer.
 pub fn probe(bytes: usize, says: &Control) -> Vec<u8> {
     let mut probe = vec![0];
     says.encode(&mut probe);
@@ -147,8 +148,8 @@ pub fn said_by_probe(bytes: &[u8]) -> Option<Control> {
     }
 }
 
-/// Exercise for fuzz targets: decodes the bytes as a probe and then as messages, and encodes these
-/// again. Returns true if there is at least one message and no error.
+/// Exercise for fuzz targets: decodes the bytes as a probe and then as messages, and encodes the
+/// messages again. Returns true if there is at least one message and no error.
 ///
 /// Panics: if decoding panics, or encoding changes a message.
 #[doc(hidden)]
@@ -179,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_once_it_is_whole(channel: u64, code in 0..9_u8, longest_bytes: u16, came: u64) {
+        fn complete_messages_decode_as_encoded(channel: u64, code in 0..9_u8, longest_bytes: u16, came: u64) {
             let readiness = Readiness::of_code(code);
             prop_assert_eq!(readiness.code(), code);
             let alive = Control::Alive { readiness, longest_bytes, came };
@@ -201,7 +202,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn decoder_never_panics_on_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             exercise(&bytes);
         }
     }

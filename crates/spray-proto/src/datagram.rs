@@ -16,7 +16,7 @@
 use anabranch_endpoint::{Bytes, DecodeError, Message, Payload, WireMessage};
 use anabranch_units::{Duration, Instant};
 
-/// A flow in both directions, by the host at its other end and its number.
+/// A flow in both directions, identified by the host at its other end and its number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowId {
     /// Number that the user gives to the host at the other end.
@@ -28,8 +28,8 @@ pub struct FlowId {
 /// One datagram of the layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram<P> {
-    /// Number among the sources and parities from one host to another; starts at 0 and wraps
-    /// around. 0 in other datagrams.
+    /// Number among the numbered datagrams from one host to another. The numbers start at 0 and
+    /// wrap around. 0 in datagrams without a number.
     pub number: u32,
     /// Send time by the sender's clock.
     pub sent_at: Instant,
@@ -37,13 +37,15 @@ pub struct Datagram<P> {
     pub flow: u32,
     /// Content of the datagram.
     pub body: Body<P>,
-    /// Sources and parities received since the last datagram in the reverse direction, 32 at most.
+    /// Acknowledgements of datagrams received since the last datagram in the reverse direction, 32
+    /// at most.
     pub echoes: Vec<Echo>,
 }
 
 /// Maximum number of echoes in a datagram.
 pub const ECHOES_MAX: usize = 32;
-/// Flow number in probes of a host that hears nothing. Each one is answered at once and separately.
+/// Flow number in probes of a host that receives nothing. The other host answers each such probe at
+/// once and separately.
 pub const DARK: u32 = 1;
 
 /// Content of a datagram.
@@ -57,8 +59,8 @@ pub enum Body<P> {
     Plain(P),
     /// A source packet, to deliver in order.
     Source {
-        /// Start of the sender's state of the flow, by its clock; packets are numbered from then
-        /// on.
+        /// Start of the sender's state of the flow, by the sender's clock. Packets are numbered
+        /// from this start.
         epoch: Instant,
         /// Number of the packet among the flow's source packets, from 0.
         number: u32,
@@ -67,7 +69,7 @@ pub enum Body<P> {
     },
     /// A parity of a unit.
     Parity {
-        /// Epoch, as in a source.
+        /// Start of the sender's state of the flow, as in [`Body::Source`].
         epoch: Instant,
         /// Number of the unit's first packet.
         first: u32,
@@ -80,12 +82,12 @@ pub enum Body<P> {
     },
 }
 
-/// Acknowledgement of a source or parity.
+/// Acknowledgement of one datagram.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Echo {
     /// Number of the datagram.
     pub number: u32,
-    /// Time since its arrival.
+    /// Time between the datagram's arrival and the sending of the echo.
     pub ago: Duration,
     /// True if it arrived with a congestion mark (ECN).
     pub is_marked: bool,
@@ -97,7 +99,7 @@ const SOURCE: u8 = 1;
 const PARITY: u8 = 2;
 const BARE: u8 = 3;
 const PROBE: u8 = 4;
-/// Kind, count of echoes, number, send time, flow.
+/// Bytes of the kind, the count of echoes, the number, the send time and the flow.
 const HEAD_BYTES: usize = 1 + 1 + 4 + 6 + 4;
 const SOURCE_BYTES: usize = 6 + 4;
 const PARITY_BYTES: usize = 6 + 4 + 1 + 1;
@@ -105,8 +107,8 @@ const PARITY_BYTES: usize = 6 + 4 + 1 + 1;
 pub const ECHO_BYTES: usize = 4 + 4;
 /// Bytes before a source packet, without echoes.
 pub const SOURCE_HEAD_BYTES: usize = HEAD_BYTES + SOURCE_BYTES;
-/// Maximum bytes of a datagram beside the longest packet of a unit, without echoes: a parity's
-/// head, and the packet's length that is coded with it.
+/// Maximum bytes of a datagram besides the longest packet of a unit, without echoes: a parity's
+/// header, and the packet's length that is coded with it.
 pub const HEAD_BYTES_MAX: usize = HEAD_BYTES + PARITY_BYTES + 2;
 /// Maximum of the 48-bit field in microseconds, 8.9 years. Later times are clamped to it.
 const US_MAX: u64 = (1 << 48) - 1;
@@ -297,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn datagrams_decode_as_encoded(
             number: u32, flow: u32, sent_at in instants(), body in bodies(), echoes in echoes(),
         ) {
             let datagram = Datagram { number, sent_at, flow, body, echoes };
@@ -308,7 +310,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn decoder_never_panics_on_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(datagram) = Datagram::decode(&bytes) {
                 let mut again = Vec::new();
                 datagram.encode(&mut again);

@@ -1,9 +1,9 @@
 //! The receiving end of a short flow: recovers lost or late packets from parities, and delivers
 //! packets to TCP in order.
 //!
-//! The decoder waits for an overtaken packet as long as it may still be in flight. After that TCP
-//! sees the gap and recovers the loss itself. A packet that arrives later still is delivered at
-//! once. Duplicates, and packets already recovered, are dropped. Source: CAPS, sections IV and
+//! The decoder waits for an overtaken packet as long as it may still be in flight. After that time
+//! TCP sees the gap and recovers the loss itself. A packet that arrives after the wait is delivered
+//! at once. Duplicates, and packets already recovered, are dropped. Source: CAPS, sections IV and
 //! VI-A. Differs: the paper's receiver has no time limit on holding. Read [`Decoder`] first.
 
 use crate::memory::{PACKET_BYTES, SKIPPED_BYTES, UNIT_BYTES};
@@ -11,7 +11,8 @@ use crate::packet::{Packet, UNIT_MAX};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Maximum number of units remembered, and of given-up gaps; above it the oldest are forgotten.
+/// Maximum number of remembered units, and of remembered numbers of given-up packets. Above it the
+/// oldest are forgotten.
 const UNITS_MAX: usize = 16;
 const SKIPPED_MAX: usize = 512;
 /// Limit of packet numbers. A sender starts a new epoch at half of it.
@@ -30,11 +31,11 @@ pub(crate) struct Decoder<P> {
     units: BTreeMap<u32, Parities<P>>,
     /// Maximum number of held packets.
     held_max: usize,
-    /// Maximum time that a recovered packet waits for a gap, and a unit for its packets. `None` for
-    /// no limit: simulators, whose published figures assume it.
+    /// Maximum time that a recovered packet waits for a gap, and that a unit waits for its packets.
+    /// `None` means no limit, which the published figures of simulations assume.
     hold_max: Option<Duration>,
-    /// Number from which packets have no parities, so that none is kept for recovery. `None` for a
-    /// short flow.
+    /// Number from which packets have no parities, so that no packet is kept for recovery. `None`
+    /// for a short flow.
     parities_end: Option<u32>,
     /// Bytes of packets and parities, with their overheads.
     bytes: u64,
@@ -58,12 +59,12 @@ impl<P: Packet> Parities<P> {
     }
 }
 
-/// Bytes that a held packet counts.
+/// Bytes charged for a held packet.
 fn packet_bytes<P: Packet>(packet: &P) -> u64 {
     packet.len_bytes() as u64 + PACKET_BYTES
 }
 
-/// Bytes that a slot of the recent packets counts.
+/// Bytes charged for an entry of the recent packets.
 fn recent_bytes<P: Packet>(packet: Option<&P>) -> u64 {
     packet.map_or(PACKET_BYTES, packet_bytes)
 }
@@ -73,17 +74,17 @@ fn recent_bytes<P: Packet>(packet: Option<&P>) -> u64 {
 pub(crate) struct DecoderCounts {
     /// Packets recovered from parities.
     pub(crate) recovered: u64,
-    /// Unneeded packets and parities.
+    /// Packets and parities that arrived but were not needed.
     pub(crate) surplus: u64,
-    /// Packets given up.
+    /// Missing packets for which the decoder stopped waiting.
     pub(crate) given_up: u64,
-    /// Packets received beyond a gap.
+    /// Packets received ahead of a gap.
     pub(crate) early: u64,
 }
 
 impl<P: Packet> Decoder<P> {
-    /// Creates the decoder of a flow that holds at most `held_max` packets. Recovered packets and
-    /// units wait for `hold_max`.
+    /// Creates the decoder of a flow that holds at most `held_max` packets. `hold_max` is the
+    /// maximum wait of recovered packets and of units.
     pub(crate) const fn new(held_max: usize, hold_max: Option<Duration>) -> Self {
         Self {
             next: 0,
@@ -108,17 +109,17 @@ impl<P: Packet> Decoder<P> {
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// Recount of [`Decoder::bytes`] from the packets themselves.
+    /// Counts [`Decoder::bytes`] again, from the packets themselves.
     pub(crate) fn recounted(&self) -> u64 {
         let held = self.held.values().map(|(packet, _)| packet_bytes(packet)).sum::<u64>();
         let recent = self.recent.iter().map(|packet| recent_bytes(packet.as_ref())).sum::<u64>();
         held + recent + self.units.values().map(Parities::bytes).sum::<u64>()
     }
-    /// Bytes that the numbers of gaps count.
+    /// Bytes charged for the numbers of given-up packets.
     pub(crate) fn skipped_bytes(&self) -> u64 {
         self.skipped.len() as u64 * SKIPPED_BYTES
     }
-    /// Marks the flow as long: packets with numbers above all current ones get no parities.
+    /// Marks the flow as long: packets with numbers above all current numbers get no parities.
     pub(crate) fn end_parities(&mut self) {
         let beyond = self.held.last_key_value().map_or(self.next, |(number, _)| number + 1);
         self.parities_end.get_or_insert(beyond);
@@ -156,7 +157,7 @@ impl<P: Packet> Decoder<P> {
         let until = now + hold;
         self.hold(number, packet, until);
         if number > self.next && self.units.is_empty() {
-            // The packet does not make any packet deliverable.
+            // The packet makes no packet deliverable.
             self.until = Some(self.until.map_or(until, |first| first.min(until)));
         } else {
             self.settle(now, coder, out);
@@ -347,7 +348,8 @@ impl<P: Packet> Decoder<P> {
     /// Gives up the first gap.
     fn give_up(&mut self, out: &mut Vec<P>) {
         let Some(first) = self.held.keys().next().copied() else { return };
-        // A faulty sender may cause a wide gap, so only its end is remembered.
+        // A faulty sender may cause a wide gap, so only the numbers at the gap's end are
+        // remembered.
         let skipped = first - self.next;
         self.counts.given_up += u64::from(skipped);
         if skipped > UNIT_MAX as u32 {
@@ -421,7 +423,7 @@ mod tests {
         assert_eq!(end.handed(), packets([0]));
         end.parity(3, (0, 4), 1);
         assert_eq!(end.handed(), packets(0..4));
-        // A recovered packet that arrives later is not needed.
+        // A recovered packet that also arrives later is not needed.
         end.source(50, 1);
         assert_eq!(
             (end.handed(), end.decoder.counts.recovered, end.decoder.counts.surplus),
@@ -449,7 +451,7 @@ mod tests {
 
     /// #48: a packet recovered beyond a gap waited for it without limit.
     #[test]
-    fn recovered_packets_wait_no_longer_than_held_ones() {
+    fn recovered_packets_wait_no_longer_than_held_packets() {
         let mut end = End::new();
         end.parity(10, (5, 1), 0);
         assert!(end.handed().is_empty());
@@ -495,7 +497,7 @@ mod tests {
         /// Under any loss, delay and duplication, no packet is delivered twice and none that
         /// arrived is missing; without timeouts the order is kept.
         #[test]
-        fn nothing_is_lost_or_doubled(
+        fn each_arrived_packet_is_delivered_exactly_once(
             order in Just((0u32..60).collect::<Vec<u32>>()).prop_shuffle(),
             lost in prop::collection::btree_set(0u32..60, 0..10),
             parities in prop::collection::vec((0u32..6, 0u8..3, 0usize..60), 0..20),

@@ -20,15 +20,15 @@ pub(crate) struct Encoder<P> {
     next: u32,
     /// Packets before `next` that have no parities yet.
     unit: VecDeque<P>,
-    /// Bitmap of acknowledged packets in `unit`, lowest bit first.
+    /// Bitmap of acknowledged packets in `unit`; the lowest bit is the first packet.
     come: u64,
-    /// Number of packets that completes the unit.
+    /// Number of packets at which the unit is complete.
     whole: usize,
     began_at: Instant,
     last_at: Instant,
-    /// Packets before this one are acknowledged or lost.
+    /// Number below which all packets count as acknowledged or lost.
     echoed: u32,
-    /// Maximum number of packets in flight. A short flow's window rarely shrinks.
+    /// Largest number of packets in flight so far. A short flow's window rarely shrinks.
     flight_max: u32,
 }
 
@@ -94,7 +94,7 @@ impl<P: Packet> Encoder<P> {
         self.next - 1
     }
 
-    /// Returns true if `numbers` packets have been numbered.
+    /// Returns true if at least `numbers` packets have been numbered.
     pub(crate) const fn is_worn_out(&self, numbers: u32) -> bool {
         self.next >= numbers
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_what_is_on_its_way() {
+    fn window_is_the_largest_number_in_flight() {
         let mut encoder = Encoder::<Bytes>::new();
         assert_eq!(encoder.window(), FIRST_WINDOW);
         for n in 0..40 {

@@ -1,9 +1,9 @@
 //! An exercise that feeds a host any sequence of datagrams that a peer could send, at any time.
 //!
-//! The input is a list of datagrams, each preceded by a byte for the time before it and one for its
-//! length. The host's memory must stay within its bounds, in packets and in bytes. Every delivered
-//! packet must have arrived, or be recoverable from packets that did. At the end every peer falls
-//! silent, and the host must hold nothing.
+//! The input is a list of datagrams, each preceded by a byte for the time before it and a byte for
+//! its length. The host's memory must stay within its bounds, in packets and in bytes. Every
+//! delivered packet must have arrived, or be recoverable from packets that arrived. At the end
+//! every peer falls silent, and the host must hold nothing.
 
 use crate::Config;
 use crate::datagram::Datagram;
@@ -15,19 +15,19 @@ use crate::segment::{CE, Segment, mark};
 use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_units::{ByteCount, Duration, Instant};
 
-/// Maximum steps of one list, to bound the running time.
+/// Maximum number of datagrams in one list, to bound the running time.
 const STEPS_MAX: usize = 400;
-/// Maximum number of packets that one datagram can release besides held packets: itself, and the
-/// packets that its parities recover.
+/// Maximum number of packets, besides held packets, that one datagram can release: its own packet,
+/// and the packets that its parities recover.
 const FREED_MAX: usize = 1_500;
 
 /// Number of peers that send.
 const PEERS: u32 = 3;
-/// Time after which nothing is held for a silent peer.
+/// Time after which a host holds nothing for a silent peer.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Feeds all datagrams to a simulated host and to an agent's. Returns true if one datagram was
-/// valid.
+/// Feeds all datagrams to a simulated host and to an agent's host. Returns true if at least one
+/// datagram was valid.
 ///
 /// Panics: if the host panics, or exceeds its bounds.
 pub fn exercise(bytes: &[u8]) -> bool {
@@ -86,9 +86,9 @@ fn exercise_host(bytes: &[u8], config: Config) -> bool {
 }
 
 /// Recovers a unit of a peer's packets as an agent does, then parses and marks each packet. The
-/// first byte selects the peer's own parities or correct ones, the second the lost packets; then
-/// each packet follows two bytes of its length. Returns true if any packet, received or recovered,
-/// is TCP.
+/// first byte selects the peer's own parities or correct ones, and the second byte the lost
+/// packets. Then each packet follows two bytes with its length. Returns true if any received or
+/// recovered packet is TCP.
 ///
 /// Panics: if marking changes more than the mark, or correct parities recover a wrong packet.
 pub fn exercise_segments(bytes: &[u8]) -> bool {
@@ -123,7 +123,7 @@ pub fn exercise_segments(bytes: &[u8]) -> bool {
     all.fold(false, |is_any, packet| is_any | exercise_segment(&packet))
 }
 
-/// Returns true if the bytes are a packet of TCP.
+/// Parses and marks one packet. Returns true if it is a packet of TCP.
 fn exercise_segment(packet: &[u8]) -> bool {
     let segment = Segment::of(packet);
     let mut marked = packet.to_vec();
@@ -162,12 +162,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_leave_a_host_within_its_bounds(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+        fn memory_bounds_hold_for_random_datagrams(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
             super::exercise(&bytes);
         }
 
         #[test]
-        fn any_packets_are_mended_and_marked(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+        fn random_packets_are_recovered_and_marked(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
             super::exercise_segments(&bytes);
         }
     }

@@ -25,21 +25,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const FLOWS_MAX: usize = 1 << 16;
 /// Silence after which a flow is forgotten.
 const SILENCE: Duration = Duration::from_secs(2);
-/// Packet length assumed by the equations.
+/// Packet length that the equations of the unit size assume.
 const PACKET: ByteCount = ByteCount::new(1_500);
-/// Assumed round trips without and with long flows while none is known (section VI-D).
+/// Round-trip times assumed without and with blocking until one is measured (CAPS, section VI-D).
 const RTT_FREE: Duration = Duration::from_us(100);
 const RTT_BLOCKED: Duration = Duration::from_ms(3);
-/// Minimum age, besides four round trips, at which an unacknowledged datagram is forgotten. It does
-/// not count as blocked: its loss mostly means a full queue that all paths share, which parities
-/// would fill further.
+/// Age at which an unacknowledged datagram is forgotten. If four round trips are longer, this time
+/// applies instead. A forgotten datagram does not count as blocked: its loss mostly means a full
+/// queue that all paths share, which parities would fill further.
 const FORGOTTEN: Duration = Duration::from_ms(10);
-/// Lower bound of a short flow's hold on hosts that choose paths; the hold is otherwise two of the
-/// fastest round trips.
+/// Lower bound of the longest hold of a short flow's packets where hosts choose paths. The longest
+/// hold is otherwise two round trips plus the delays of the hosts.
 const HOLD_SHORT_MIN: Duration = Duration::from_ms(1);
 /// Delay of the first repeat while no round trip is known.
 const REPEAT_FIRST: Duration = Duration::from_ms(50);
-/// Bounds of the pause that ends a unit; within them it is one round trip.
+/// Minimum and maximum pause that ends a unit. Between these bounds the pause is one round trip.
 const PAUSE: (Duration, Duration) = (Duration::from_us(10), Duration::from_ms(4));
 
 /// A packet from TCP.
@@ -64,7 +64,7 @@ pub struct OutgoingDatagram<P> {
     pub to: u32,
     /// True if the flow is short so far.
     pub is_short: bool,
-    /// Bytes of data that the flow had sent before.
+    /// Bytes of data that the flow had sent before this datagram.
     pub sent_bytes: u64,
     /// Class by which its path is chosen.
     pub class: DatagramClass,
@@ -88,17 +88,17 @@ pub struct HostCounts {
     pub sources: u64,
     /// Parities sent.
     pub parities: u64,
-    /// Units that got parities, or needed none.
+    /// Units that have ended, with and without parities.
     pub units: u64,
-    /// Packets of these units.
+    /// Source packets of these units.
     pub unit_packets: u64,
-    /// Sum of the blocking probabilities at the ends of units.
+    /// Sum of the blocking probabilities, each taken at the end of a unit.
     pub blocked_sum: f64,
     /// Packets recovered from parities.
     pub recovered: u64,
-    /// Unneeded source packets and parities received.
+    /// Source packets and parities that arrived but were not needed.
     pub surplus: u64,
-    /// Packets given up.
+    /// Missing packets for which the receiver stopped waiting.
     pub given_up: u64,
     /// Source packets received beyond a gap.
     pub early: u64,
@@ -118,7 +118,8 @@ pub struct HostCounts {
 
 #[derive(Debug)]
 struct Flow<P> {
-    /// Start of this end's flow state, and of the other end's: both number their packets from it.
+    /// Start of this end's flow state, and of the other end's. Each end numbers its packets from
+    /// its start.
     epoch: Instant,
     their_epoch: Option<Instant>,
     encoder: Encoder<P>,
@@ -207,7 +208,7 @@ struct Draft<P> {
 }
 
 impl<P> Draft<P> {
-    /// A datagram with echoes only.
+    /// Creates a datagram with echoes only.
     const fn bare() -> Self {
         Self { body: Body::Bare, is_short: true, is_data: false, sent_bytes: 0, repeats: 0 }
     }
@@ -285,7 +286,7 @@ impl<P: Packet> Host<P> {
         ByteCount::new(known + self.repeats.kept_bytes(peer))
     }
 
-    /// Recount of [`Host::flows_held`] from the flows themselves.
+    /// Counts the bytes of [`Host::flows_held`] again, from the flows themselves.
     pub(crate) fn recounted(&self, peer: u32) -> ByteCount {
         let of_peer = FlowId { peer, flow: 0 }..=FlowId { peer, flow: u32::MAX };
         let bytes = |flow: &Flow<P>| {
@@ -319,10 +320,10 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Sets the maximum length of datagrams to a host. TCP must leave room for their heads; echoes
-    /// use the remaining room.
+    /// Sets the maximum length of datagrams to a host. TCP must leave room for their headers.
+    /// Echoes use the remaining room.
     ///
-    /// Panics: below 100 bytes, which hold too few echoes.
+    /// Panics: if `bytes` is below 100, because too few echoes would fit.
     pub fn limit_datagrams(&mut self, peer: u32, bytes: usize) {
         assert!(bytes >= 100, "datagrams of {bytes} bytes say nothing");
         self.peers.entry(peer).or_default().datagram_max = bytes;
@@ -369,8 +370,8 @@ impl<P: Packet> Host<P> {
         self.bound_memory(now, id.peer);
     }
 
-    /// Handles a datagram from another host. Its packet has `payload_bytes` of data; `is_marked`
-    /// means a congestion mark.
+    /// Handles a datagram from another host. `payload_bytes` is the data length of its packet.
+    /// `is_marked` is true if the datagram arrived with a congestion mark.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -431,8 +432,8 @@ impl<P: Packet> Host<P> {
             return;
         };
         flow.received_bytes += u64::from(payload_bytes);
-        // Twice the length, because the last unit of a flow that has just become long still gets
-        // parities, and duplicates count twice.
+        // The limit is twice the size of a long flow: the last unit of a flow that has just become
+        // long still gets parities, and the bytes of duplicates are counted, too.
         if self.config.memory.is_some() && flow.received_bytes / 2 >= self.config.long.as_u64() {
             flow.decoder.end_parities();
         }
@@ -447,7 +448,7 @@ impl<P: Packet> Host<P> {
                     let coder = &mut self.coder;
                     flow.decoder.handle_source((now, hold), (number, packet), coder, &mut out);
                 } else {
-                    // A packet of an earlier epoch: TCP can handle it.
+                    // The packet is from an earlier epoch. TCP handles its late arrival.
                     out.push(packet);
                 }
             }
@@ -529,9 +530,9 @@ impl<P: Packet> Host<P> {
         self.leaving.push_back(OutgoingDatagram { to: id.peer, is_short, sent_bytes, class, datagram });
     }
 
-    /// Sends a probe, whose arrival the other host echoes. With `is_dark`, nothing is heard from
-    /// that host, and it must answer at once over any path. The probe is the next datagram to
-    /// leave.
+    /// Sends a probe, whose arrival the other host echoes. With `is_dark`, this host receives
+    /// nothing from the other host, which must then answer at once over any path. The probe is the
+    /// next datagram to leave.
     pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
         let draft = Draft { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
         self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, draft);
@@ -645,7 +646,8 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Finds the peer's flow with the oldest last packet. Returns the packet's time and the flow.
+    /// Finds the peer's flow with the oldest last packet, among flows with packets if `is_laden`,
+    /// else among flows without. Returns the packet's time and the flow.
     fn oldest(&mut self, peer: u32, is_laden: bool) -> Option<(Instant, FlowId)> {
         loop {
             let (at, id) = self.ages.first(peer, is_laden)?;
@@ -682,7 +684,7 @@ impl<P: Packet> Host<P> {
             } else if self.repeats.kept_bytes(peer) > 0 {
                 self.repeats.forget(peer);
             } else {
-                // The history of sent datagrams goes last.
+                // The history of sent datagrams is freed last.
                 let Some(known) = self.peers.get_mut(&peer) else { break };
                 known.sent.expire(now, Duration::ZERO);
                 break;
@@ -713,7 +715,7 @@ impl<P: Packet> Host<P> {
         }
     }
 
-    /// Removes a flow from the table and its list.
+    /// Removes a flow from the table and from the list of ages.
     fn take(&mut self, id: FlowId) -> Option<Box<Flow<P>>> {
         let mut flow = self.flows.remove(&id)?;
         if let Some(place) = flow.place.take() {
@@ -857,7 +859,7 @@ impl<P: Packet> Flow<P> {
         PeerMemory { states, packets: self.decoder.bytes() + self.encoder.bytes() }
     }
 
-    /// Total holding time of its packets since the last call, in seconds.
+    /// Returns the total time that the flow's packets were held since the last call, in seconds.
     fn take_held(&mut self, now: Instant) -> f64 {
         let since = std::mem::replace(&mut self.held_at, now);
         now.saturating_since(since).as_secs_f64() * self.decoder.held() as f64
@@ -873,7 +875,8 @@ impl<P: Packet> Flow<P> {
         let size = self.flow_size.filter(|_| config.knows_sizes)?;
         Some(size.as_u64().saturating_sub(self.sent_bytes))
     }
-    /// Returns true if the last byte has just left, after `before` bytes; later data is repeated.
+    /// Returns true if the bytes sent after the first `before` bytes include the flow's last byte.
+    /// Data sent after the last byte is a retransmission.
     fn is_all_sent(&self, config: &Config, before: u64) -> bool {
         let size = self.flow_size.filter(|_| config.knows_sizes).map(ByteCount::as_u64);
         size.is_some_and(|size| (before + 1..=self.sent_bytes).contains(&size))

@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 
-/// `protocol` of an agent's rules and routes, by which agents recognise them. Not used by any
-/// routing daemon (`include/uapi/linux/rtnetlink.h`, `RTPROT_*`).
+/// Value of `protocol` in an agent's rules and routes, by which agents recognise them. No routing
+/// daemon uses it (`include/uapi/linux/rtnetlink.h`, `RTPROT_*`).
 pub const PROTOCOL: u8 = 72;
 /// Maximum repairs of one fault within [`FAULT_WINDOW`]. Insistent managers interfere every few
 /// seconds, while a reload of the network's settings causes one or two changes.
@@ -31,11 +31,13 @@ pub const REPAIRS_MAX: usize = 5;
 pub const FAULT_WINDOW: Duration = Duration::from_secs(60);
 /// Pause after a fault was given up; it doubles each time, up to [`HOLD_MAX`].
 const HOLD_MIN: Duration = Duration::from_secs(60);
-/// Maximum pause. A fault that stays away for this time starts again at [`HOLD_MIN`].
+/// Maximum pause. If no repairs were given up for this time after a pause, the next pause is
+/// [`HOLD_MIN`] again.
 const HOLD_MAX: Duration = Duration::from_secs(960);
 /// Pause after the kernel has refused a repair.
 const HOLD_REFUSED: Duration = Duration::from_secs(2);
-/// Observations without a new beat of the forwarding thread after which it counts as stalled.
+/// Number of observations without a new heartbeat of the forwarding thread after which the thread
+/// counts as stalled.
 const STALLS_MAX: u32 = 3;
 
 /// A difference between what the agent needs and what the kernel has.
@@ -53,7 +55,7 @@ pub enum Fault {
     RulesRemoved,
     /// Routes are missing or differ.
     RoutesRemoved,
-    /// Everything is in place, but the kernel does not send TCP to a peer into the device.
+    /// The state is complete, but the kernel does not send TCP to a peer into the device.
     Bypassed,
 }
 
@@ -91,16 +93,16 @@ pub struct Selector {
     pub from: Option<IpAddr>,
     /// Destination address.
     pub to: IpAddr,
-    /// One port; `None` for all.
+    /// One port of the connection; `None` for all ports.
     pub port: Option<Port>,
 }
 
-/// A port at one end of a connection.
+/// A port number at one end of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Port {
-    /// The port that packets come from.
+    /// The source port of the packets.
     Source(u16),
-    /// The port that packets go to.
+    /// The destination port of the packets.
     Destination(u16),
 }
 
@@ -153,9 +155,9 @@ impl Rule {
 pub struct Route {
     /// The peer's address.
     pub to: IpAddr,
-    /// Our address towards it.
+    /// This host's address towards the peer.
     pub from: IpAddr,
-    /// Longest packet, IP header included.
+    /// Maximum packet length in bytes, IP header included.
     pub mtu_bytes: u32,
 }
 
@@ -164,7 +166,7 @@ pub struct Route {
 pub struct PeerEndpoint {
     /// The peer's address.
     pub address: IpAddr,
-    /// Our address towards it.
+    /// This host's address towards the peer.
     pub local: IpAddr,
     /// The port of the peer's agent.
     pub port: u16,
@@ -173,26 +175,26 @@ pub struct PeerEndpoint {
 /// The kernel's actual state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelState {
-    /// Number of beats of the forwarding thread so far.
+    /// Number of heartbeats of the forwarding thread so far.
     pub beats: u64,
     /// True if the device is up; `None` if it does not exist.
     pub device_is_up: Option<bool>,
-    /// True if the host filters by reverse path on all devices.
+    /// True if the host setting filters by reverse path on all devices.
     pub host_filters: bool,
-    /// True if the device's own setting filters.
+    /// True if the device's own setting filters by reverse path.
     pub device_filters: bool,
     /// Rules of the form that agents use.
     pub rules: Vec<Rule>,
     /// Routes of the agent's table into its device.
     pub routes: Vec<Route>,
-    /// Peers with a route whose TCP the kernel sends past the device.
+    /// Peers that have a route but whose TCP the kernel sends past the device.
     pub bypassed: Vec<IpAddr>,
 }
 
 /// One repair.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// Make the device again. The next observation shows other faults.
+    /// Make the device again. The next observation shows the faults that remain.
     MakeDevice,
     /// Set the device up.
     RaiseDevice,
@@ -202,7 +204,7 @@ pub enum Repair {
     DeleteRule(Rule),
     /// Add a rule.
     AddRule(Rule),
-    /// Set the route to a peer that [`Reconciler::route`] gives, if it gives one.
+    /// Set the route to a peer to [`Reconciler::route`], if that is `Some`.
     SetRoute(IpAddr),
     /// Delete the route to a peer.
     DeleteRoute(IpAddr),
@@ -213,7 +215,7 @@ pub enum Repair {
 pub enum Event {
     /// The first fault of its kind within [`FAULT_WINDOW`]; repairs follow.
     Found(Fault),
-    /// Repairs pause for this time, because they do not last or do not exist.
+    /// Repairs pause for this time, because they do not last or because no repair exists.
     GaveUp(Fault, Duration),
     /// The kernel's state is complete again.
     Recovered,
@@ -222,11 +224,11 @@ pub enum Event {
 #[derive(Debug)]
 struct FaultHold {
     fault: Fault,
-    /// Time of the next attempt.
+    /// Time of the next attempt to repair.
     until: Instant,
     /// Pause after a failed attempt.
     hold: Duration,
-    /// True while the last attempt is unproven.
+    /// True until an observation shows whether the last attempt lasts.
     is_trial: bool,
 }
 
@@ -246,7 +248,7 @@ pub struct Reconciler {
     given_up: Option<FaultHold>,
     hold: Duration,
     last_given_up_at: Option<Instant>,
-    /// Last count of beats, and number of observations since it changed.
+    /// Last count of heartbeats, and number of observations since it changed.
     beats: (u64, u32),
     events: VecDeque<Event>,
 }
@@ -270,8 +272,8 @@ impl Reconciler {
         }
     }
 
-    /// Replaces stale rules by this agent's rules. `live_tables` are the tables of other running
-    /// agents.
+    /// Returns the repairs that replace stale rules by this agent's rules. `live_tables` are the
+    /// tables of other running agents.
     pub fn begin(&self, rules: &[Rule], live_tables: &BTreeSet<u32>) -> Vec<Repair> {
         let is_stale = |rule: &&Rule| match rule.table() {
             Some(table) if table == self.table => true,
@@ -282,8 +284,8 @@ impl Reconciler {
         delete.chain(self.rules.iter().copied().map(Repair::AddRule)).collect()
     }
 
-    /// Replaces the peers, and returns the repairs of rules that follow: new rules first. Routes of
-    /// peers that are gone are no longer needed.
+    /// Replaces the peers, and returns the resulting repairs of rules, new rules first. Drops the
+    /// needed routes of removed peers.
     pub fn handle_peers(&mut self, peers: Vec<PeerEndpoint>) -> Vec<Repair> {
         let wanted = rules(self.table, self.port, &peers, self.host_filters);
         let before = std::mem::replace(&mut self.rules, wanted);
@@ -293,7 +295,7 @@ impl Reconciler {
         add.chain(before.difference(&self.rules).copied().map(Repair::DeleteRule)).collect()
     }
 
-    /// Whether the peers' addresses are IPv6, each kind once.
+    /// Address families of the peers: true for IPv6, false for IPv4.
     pub fn families(&self) -> BTreeSet<bool> {
         self.peers.iter().map(|peer| peer.address.is_ipv6()).collect()
     }
@@ -327,7 +329,7 @@ impl Reconciler {
         self.events.pop_front()
     }
 
-    /// Compares the states, and returns the repairs in order.
+    /// Compares the needed state with the observed state, and returns the repairs in order.
     pub fn handle_observed(&mut self, now: Instant, observed: &KernelState) -> Vec<Repair> {
         let was_still = self.beats.1 >= STALLS_MAX;
         let stalls = if observed.beats == self.beats.0 { self.beats.1.saturating_add(1) } else { 0 };
@@ -403,7 +405,7 @@ impl Reconciler {
         self.events.push_back(Event::GaveUp(fault, hold));
     }
 
-    /// Returns the first fault, which may cause later faults, and all repairs.
+    /// Returns all repairs, and the first fault, which may have caused the later faults.
     fn compare(&mut self, observed: &KernelState) -> (Option<Fault>, Vec<Repair>) {
         let Some(is_up) = observed.device_is_up else {
             return (Some(Fault::DeviceDeleted), vec![Repair::MakeDevice]);
@@ -457,7 +459,7 @@ fn rules(table: u32, port: u16, peers: &[PeerEndpoint], host_filters: bool) -> B
         let rule =
             |priority, selector, action| Rule { priority, is_ipv6, selector, action, protocol: PROTOCOL };
         rules.insert(rule(table + 1, None, RuleAction::Nop));
-        // IPv6 has no such filter.
+        // The kernel has no reverse path filter for IPv6.
         let back = Some(Some(peer.local)).filter(|_| host_filters && !is_ipv6);
         for from in [None].into_iter().chain(back) {
             let to = peer.address;

@@ -1,4 +1,5 @@
-//! `spray`: short flows use every path, coded against late packets; long flows give way to them.
+//! `spray`: short flows use every path, coded against late packets; long flows yield to short
+//! flows.
 //!
 //! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion
 //! Time in Data Center* (2019). Recipe: layering, with transparency. A layer between TCP and IP
@@ -10,13 +11,12 @@
 //! parity can replace any packet of its unit. A packet is *blocked* if it waits behind a long flow.
 //! Senders learn the probability of blocking from *echoes*, which report the arrival of each
 //! datagram. A *hold* is the receiver's maximum wait for an overtaken packet.
-//! *hold* is the receiver's maximum wait for an overtaken packet.
 //!
 //! Entry points: a [`Host`] is the layer of one host, a state machine without sockets; [`Datagram`]
 //! is its message; [`model`] has the formulas. Packets are bytes, or the simulator's substitute
-//! ([`Packet`]). [`ways`] chooses paths on hosts; [`kernel`] lists an agent's needs of its host;
-//! [`simulated`] runs hosts in scenarios. Leaves out: path choice by switches (`fabric::switch`),
-//! sockets, encryption and devices.
+//! ([`Packet`]). [`ways`] chooses paths on hosts; [`kernel`] lists the kernel state that an agent
+//! needs; [`simulated`] runs hosts in scenarios. Leaves out: path choice by switches
+//! (`fabric::switch`), sockets, encryption and devices.
 
 mod blocking;
 mod config;

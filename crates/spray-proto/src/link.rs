@@ -1,11 +1,11 @@
 //! One end's view of the link to a peer: whether packets travel in datagrams, and the maximum
-//! length of these.
+//! length of these datagrams.
 //!
 //! Each end reports every second the datagrams that it has received. Packets travel in datagrams
-//! once both ends know that their datagrams arrive. They return to the ordinary route after three
-//! seconds without a report, or five without a datagram. Reports go over the connection and in
-//! datagrams, because the connection's path may fail alone. The maximum length of datagrams is
-//! found by probes of several lengths, because routers may drop long ones silently (RFC 8899).
+//! once both ends know that their datagrams arrive. Packets return to the ordinary route after
+//! three seconds without a report, or five without a datagram. Reports travel over the connection
+//! and in datagrams, because the connection's path may fail alone. Probes of several lengths find
+//! the maximum length of datagrams, because routers may drop long datagrams silently (RFC 8899).
 //! Leaves out: connections and keys. Read [`Link`] first.
 
 use crate::control::{Control, Readiness};
@@ -14,20 +14,21 @@ use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Intervals between two reports, before packets travel in datagrams and after.
+/// Intervals between two reports, before and after packets travel in datagrams.
 const SAY_SOON: Duration = Duration::from_ms(50);
 const SAY: Duration = Duration::from_secs(1);
-/// Silence after which the other end counts as gone.
+/// Silence after which the other end counts as unreachable.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// Time without a received datagram after which datagrams count as blocked: all of several
-/// one-second probes must be lost.
+/// Time without a received datagram after which datagrams count as blocked. Several probes leave
+/// each second, and all of them must be lost.
 const NOTHING_MAX: Duration = Duration::from_secs(5);
 /// Interval between two searches for longer datagrams.
 const LONGER: Duration = Duration::from_secs(60);
 /// Lengths to try besides the first hop's maximum: jumbo frames, Ethernet, common tunnels, and the
 /// minimum MTU of IPv6, less headers.
 const LENGTHS: [usize; 5] = [8_952, 4_000, 1_452, 1_372, 1_232];
-/// Number of short probes with reports, besides the longest: several paths may be dead.
+/// Number of short probes with each report, besides one of the longest length. Several leave
+/// because some paths may be dead.
 const SHORT_PROBES: usize = 3;
 /// Number of probes of each length; one arrival is enough.
 const TRIES: u32 = 6;
@@ -39,9 +40,9 @@ pub enum DirectReason {
     Silent,
     /// Datagrams do not arrive, although the agent is reachable.
     Blocked,
-    /// The other agent ends.
+    /// The other agent is shutting down.
     Bye,
-    /// The other agent does not know whether its datagrams arrive.
+    /// The other agent does not know yet whether its datagrams arrive.
     NotReady,
     /// This host has a fault.
     Faulty(Fault),
@@ -68,8 +69,8 @@ impl fmt::Display for DirectReason {
 pub enum Action {
     /// Send this message over the connection.
     Say(Control),
-    /// Send a probe with this message over any path, padded to this length, or the shortest probe
-    /// if the length is less.
+    /// Send a probe with this message over any path, padded to this length. A length below the
+    /// minimum means the shortest probe.
     Probe(usize, Control),
     /// Send packets in datagrams up to this length; repeated when the length changes.
     Up(usize),
@@ -86,21 +87,23 @@ pub struct Link {
     longest: usize,
     /// Maximum datagram length of the path, once known.
     passes: Option<usize>,
-    /// Longest datagram that has arrived in the current search, and number of rounds of probes.
+    /// Longest datagram that has arrived in the current search, and number of the search's rounds
+    /// of probes.
     found: usize,
     tries: u32,
     /// Time of the last round of probes.
     tried_at: Instant,
     began_at: Instant,
     heard_at: Instant,
-    /// Time of the other end's last report of new datagrams, and the count in it.
+    /// Time of the last report in which the other end's count of received datagrams had risen, and
+    /// that count.
     came_at: Instant,
     came: u64,
     other: Readiness,
     /// Fault of this host, if any.
     fault: Option<Fault>,
     up: Option<usize>,
-    /// Reason in the last [`Action::Down`], until packets travel in datagrams.
+    /// Reason in the last [`Action::Down`]. `None` once packets travel in datagrams.
     told: Option<DirectReason>,
     say_at: Instant,
     search_at: Option<Instant>,
@@ -140,7 +143,7 @@ impl Link {
 
     /// Handles a message of the other end, from the connection or a probe.
     pub fn handle_message(&mut self, now: Instant, message: Control) {
-        // A newer message has arrived over a faster path.
+        // A newer message has already arrived over a faster path.
         if matches!(message, Control::Alive { came, .. } if came < self.came) {
             return;
         }
@@ -161,8 +164,8 @@ impl Link {
                     && usize::from(longest_bytes) < passes
                     && now.saturating_since(self.came_at) < SAY * 2
                 {
-                    // Short datagrams arrive, long ones do not: the path's MTU may have shrunk. A
-                    // search verifies it.
+                    // Short datagrams arrive, long datagrams do not: the path's MTU may have
+                    // shrunk. A search verifies this.
                     self.search(now);
                 }
                 self.decide();
@@ -170,7 +173,7 @@ impl Link {
         }
     }
 
-    /// Sets or clears this host's fault. The other end is told at once.
+    /// Sets or clears this host's fault. The next report is due at once.
     pub fn handle_fault(&mut self, now: Instant, fault: Option<Fault>) {
         if self.fault != fault && !self.is_closed {
             (self.fault, self.say_at) = (fault, now);
@@ -202,7 +205,8 @@ impl Link {
         Some(self.search_at.unwrap_or(Instant::MAX).min(self.say_at).min(gone_at))
     }
 
-    /// Handles due deadlines. `longest_bytes` and `came` describe the datagrams received here.
+    /// Handles due deadlines. `longest_bytes` is the length of the longest datagram received within
+    /// the last seconds, and `came` the number of all received datagrams.
     pub fn handle_timeout(&mut self, now: Instant, longest_bytes: u16, came: u64) {
         if self.is_closed {
             return;
@@ -237,7 +241,7 @@ impl Link {
                     self.search(now);
                 }
             }
-            // Perhaps only long datagrams are lost.
+            // Perhaps only long datagrams are lost: the search tries shorter lengths.
             if now.saturating_since(self.came_at) >= SAY * 2 {
                 self.search(now);
             }
@@ -274,14 +278,15 @@ impl Link {
     /// Ends the search if the longest length has arrived, or was tried often enough.
     fn settle(&mut self, now: Instant) {
         let found = self.lengths().into_iter().find(|length| *length <= self.found);
-        // The other end may report only once a second.
+        // The other end must have reported after the last round of probes. It may report only once
+        // a second.
         let is_over = self.tries > TRIES + 2 && self.heard_at > self.tried_at + SAY_SOON * 2;
         if found == Some(self.longest) || (is_over && found.is_some()) {
             (self.passes, self.search_at, self.began_at) = (found, None, now);
             // Reported at once, because the other end waits for it.
             self.say_at = now;
         } else if is_over {
-            // Not even the shortest arrived: the search repeats at a lower rate.
+            // Not even the shortest datagram arrived: the search repeats at a lower rate.
             (self.tries, self.search_at) = (0, Some(now + SAY));
             self.passes = None;
         }
@@ -305,7 +310,7 @@ impl Link {
                     if self.passes.is_none() { DirectReason::Blocked } else { DirectReason::NotReady };
                 self.tell(fault.unwrap_or(not_passing));
             }
-            // A faulty host's peer is told the reason in any case.
+            // The driver is informed of a fault even while packets do not travel in datagrams.
             (None, None) => _ = fault.map(|why| self.tell(why)),
             _ => {}
         }
@@ -406,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn path_without_long_datagrams_carries_short_ones() {
+    fn path_without_long_datagrams_carries_short_datagrams() {
         let mut world = World::new(8_944, [1_444, 8_944]);
         world.run(2_000);
         assert_eq!(world.happened, [[Action::Up(8_944)], [Action::Up(1_372)]]);
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_passes_one_way_packets_go_neither_way() {
+    fn packets_avoid_datagrams_while_one_direction_is_blocked() {
         let mut world = World::new(1_444, [0, 1_444]);
         world.run(20_000);
         assert_eq!(world.happened, [[], []]);
@@ -434,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_end_is_gone_after_three_seconds() {
+    fn link_closes_after_three_seconds_of_silence() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(5_000);
         world.is_heard = false;

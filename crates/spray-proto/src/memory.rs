@@ -9,18 +9,19 @@ use std::collections::BTreeSet;
 /// Maximum bytes that an agent holds for one peer: twice the packets of 1 Gbit/s within the longest
 /// hold.
 pub const PEER_MEMORY_MAX: ByteCount = ByteCount::mib(16);
-/// Minimum budget that can be set: one long packet and its flow fit.
+/// Minimum budget that can be set: the longest packet and its flow fit.
 pub(crate) const MEMORY_MIN: ByteCount = ByteCount::kib(128);
 /// Overhead of a held packet in bytes: its allocation, its tree entry, and the tree's free space.
 pub(crate) const PACKET_BYTES: u64 = 160;
-/// Bytes that a unit without its parities counts.
+/// Bytes charged for a unit without its parities.
 pub(crate) const UNIT_BYTES: u64 = 256;
-/// Bytes that a flow without packets counts: its state, the empty nodes of its trees, its entries
+/// Bytes charged for a flow without packets: its state, the empty nodes of its trees, its entries
 /// in the host's tables.
 pub(crate) const FLOW_BYTES: u64 = 1_536;
-/// Bytes that a number of a gap counts.
+/// Bytes charged for the number of a given-up packet.
 pub(crate) const SKIPPED_BYTES: u64 = 16;
-/// Maximum part of a peer's budget for flow states, as a divisor; the rest is for packets.
+/// Maximum part of a peer's budget for flow states, as a divisor. The remaining budget is for
+/// packets.
 const STATES_SHARE: u64 = 2;
 /// Minimum time after a flow's last packet for which parities, and packets for recovery, are kept.
 const KEPT_MIN: Duration = Duration::from_ms(10);
@@ -63,8 +64,8 @@ impl PeerMemory {
 pub(crate) struct FlowPosition {
     /// True if the flow holds packets.
     pub(crate) is_laden: bool,
-    /// Time of the flow's last packet, or an earlier one: the position is corrected when the flow
-    /// becomes the first.
+    /// Time of the flow's last packet or of an earlier one. The position is corrected when the flow
+    /// becomes the first of its list.
     pub(crate) at: Instant,
 }
 
@@ -82,7 +83,7 @@ impl Ages {
     pub(crate) fn remove(&mut self, id: FlowId, place: FlowPosition) {
         self.0[usize::from(place.is_laden)].remove(&(id.peer, place.at, id.flow));
     }
-    /// First flow of a peer, and the time of its position.
+    /// Returns the first flow of a peer in one list, and the time of its position.
     pub(crate) fn first(&self, peer: u32, is_laden: bool) -> Option<(Instant, FlowId)> {
         let all = (peer, Instant::ZERO, 0)..=(peer, Instant::MAX, u32::MAX);
         let (_, at, flow) = *self.0[usize::from(is_laden)].range(all).next()?;

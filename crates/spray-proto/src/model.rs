@@ -18,10 +18,10 @@ const FRUGAL: f64 = 1.25;
 /// Tolerance for rounding errors in a whole number of parities.
 const ROUNDING: f64 = 1e-9;
 
-/// Number of parities with which a mean of `k` of a unit's packets arrive unblocked: the minimum
+/// Number of parities with which, on average, `k` of a unit's packets arrive unblocked: the minimum
 /// `r` with (1 - p)(k + r) >= k.
 ///
-/// Panics: in a debug build, for a probability outside 0 to [`BLOCKED_MAX`].
+/// Panics: in a debug build, if `p` is outside 0 to [`BLOCKED_MAX`].
 /// Source: section VI-B.
 pub fn parities(k: u32, p: f64) -> u32 {
     debug_assert!((0.0..=BLOCKED_MAX).contains(&p), "{p}: must be 0 to {BLOCKED_MAX}");
@@ -29,7 +29,7 @@ pub fn parities(k: u32, p: f64) -> u32 {
     (more - ROUNDING).max(0.0).ceil() as u32
 }
 
-/// Probability that exactly `blocked` of `packets` are blocked.
+/// Probability that exactly `blocked` of `packets` packets are blocked.
 ///
 /// Source: equation 1, with `packets` for k + r.
 pub fn blocked_probability(blocked: u32, packets: u32, p: f64) -> f64 {
@@ -44,7 +44,7 @@ pub fn decoding_probability(k: u32, r: u32, p: f64) -> f64 {
     binomial(k + r, p).take(r as usize + 1).sum::<f64>().min(1.0)
 }
 
-/// Probabilities of 0, 1, ... successes in `n` trials.
+/// Probabilities of 0, 1, ... successes in `n` trials, each with probability `p`.
 fn binomial(n: u32, p: f64) -> impl Iterator<Item = f64> {
     let odds = p / (1.0 - p);
     let first = (1.0 - p).powf(f64::from(n));
@@ -69,7 +69,7 @@ pub struct PathModel {
 }
 
 impl PathModel {
-    /// Mean wait of a packet for the rest of its unit, in seconds.
+    /// Mean time, in seconds, that a packet waits until its unit is complete.
     ///
     /// Source: equation 3.
     pub fn buffering_delay_s(&self, k: u32) -> f64 {
@@ -95,8 +95,8 @@ impl PathModel {
         free * self.rtt_free.as_secs_f64() + (1.0 - free) * self.rtt_blocked.as_secs_f64()
     }
 
-    /// The unit with the shortest delay of a window of `w` packets, and that delay in seconds. Of
-    /// equally good units the smallest.
+    /// Returns the unit with the shortest delay of a window of `w` packets, and that delay in
+    /// seconds. Among equally good units it is the smallest.
     ///
     /// Cost: w^2 operations.
     /// Differs: the paper gives 29, 31, 33 and 40 for 64 packets and p of 0.2, 0.25, 0.3 and 0.35.
@@ -106,8 +106,8 @@ impl PathModel {
         self.best_of(w, p, |_, _| true)
     }
 
-    /// As [`PathModel::best_unit`], among the whole window and the units whose rounded parities
-    /// exceed the mean number of blocked packets by at most a quarter.
+    /// Returns the best unit like [`PathModel::best_unit`], but only among the whole window and the
+    /// units whose rounded parities exceed the mean number of blocked packets by at most a quarter.
     ///
     /// Differs: equation 4 has no cost for parities. For few packets its optimum is a unit of one
     /// or two packets with one parity, which sends every packet twice.
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn parities_are_those_of_section_vi_b() {
+    fn parities_equal_the_values_of_section_vi_b() {
         // Computed by hand: 10 / 0.9 - 10 = 1.11, 10 / 0.8 - 10 = 2.5, 20 / 0.75 - 20 = 6.67.
         assert_eq!((parities(10, 0.1), parities(10, 0.2), parities(20, 0.25)), (2, 3, 7));
         // Whole numbers stay whole: 9 / 0.9 - 9 = 1, 30 / 0.75 - 30 = 10.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_are_those_worked_out_by_hand() {
+    fn probabilities_equal_values_computed_by_hand() {
         // Section VI-C: 3 packets, 3 parities, half of the paths blocked: 1 - (15 + 6 + 1) / 64.
         assert!(is_near(decoding_probability(3, 3, 0.5), 42.0 / 64.0));
         assert!(is_near(blocked_probability(4, 6, 0.5), 15.0 / 64.0));
@@ -174,16 +174,17 @@ mod tests {
     }
 
     #[test]
-    fn delays_and_overhead_are_those_worked_out_by_hand() {
-        // Equation 3: 9 packets of 12 us over two.
+    fn delays_and_overhead_equal_values_computed_by_hand() {
+        // Equation 3: half the time of 9 packets of 12 us each.
         assert!(is_near(paper().buffering_delay_s(10), 54e-6));
         assert!(is_near(paper().buffering_delay_s(1), 0.0));
-        // Equation 5: 0.9^2 of 100 us, the rest of 3 ms.
+        // Equation 5: 100 us with probability 0.9^2, else 3 ms.
         assert!(is_near(paper().uncoded_window_delay_s(2, 0.1), 0.81 * 100e-6 + 0.19 * 3e-3));
-        // Equation 4: two units of 2 and 1: 0.972^2 of 106 us.
+        // Equation 4: two units of 2 packets and 1 parity: 106 us with probability 0.972^2, else 3
+        // ms.
         let free = 0.972f64.powi(2);
         assert!(is_near(paper().window_delay_s(4, 2, 1, 0.1), free * 106e-6 + (1.0 - free) * 3e-3));
-        // Equation 7: r / k of p / (1 - p), 9 packets of long flows for one: 0.1 / (1 + 8.1).
+        // Equation 7 with r / k = p / (1 - p) and 9 packets of long flows for one: 0.1 / (1 + 8.1).
         assert!(is_near(overhead(9.0, 0.1), 0.1 / 9.1));
         let (k, r) = (90.0, 10.0);
         assert!(is_near(overhead(9.0, 0.1), r / k / (1.0 + 9.0 + r / k)));
@@ -197,7 +198,7 @@ mod tests {
         }
 
         #[test]
-        fn parities_are_the_least_that_suffice(k in 1u32..300, p in 0.0..=BLOCKED_MAX) {
+        fn number_of_parities_is_minimal(k in 1u32..300, p in 0.0..=BLOCKED_MAX) {
             let r = parities(k, p);
             let free = |r: u32| (1.0 - p) * f64::from(k + r);
             prop_assert!(free(r) >= f64::from(k) - 1e-6);
@@ -229,12 +230,12 @@ mod tests {
         }
 
         #[test]
-        fn another_parity_never_hurts(k in 1u32..100, r in 0u32..50, p in 0.0..=BLOCKED_MAX) {
+        fn another_parity_never_lowers_decoding_probability(k in 1u32..100, r in 0u32..50, p in 0.0..=BLOCKED_MAX) {
             prop_assert!(decoding_probability(k, r + 1, p) >= decoding_probability(k, r, p) - 1e-12);
         }
     }
 
-    /// The paper has 29, 31, 33 and 40 here (section VI-D); its equation 4 gives other values.
+    /// The paper gives 29, 31, 33 and 40 here (section VI-D). Its equation 4 gives other values.
     #[test]
     fn equation_4_has_other_best_units_than_figure_9() {
         let best = |p| paper().best_unit(64, p).0;

@@ -1,4 +1,5 @@
-//! Packets as the layer codes them: bytes on a wire, or the simulator's substitute.
+//! Packets in the form in which the layer codes them: bytes on a wire, or the simulator's
+//! substitute.
 //!
 //! Read [`Packet`] first.
 
@@ -14,13 +15,13 @@ pub trait Packet: Clone {
     fn len_bytes(&self) -> usize;
     /// Computes `count` parities of these packets.
     ///
-    /// Shape: 1 to 64 packets, 0 to as many parities.
+    /// Shape: 1 to 64 packets; the number of parities is 0 to 64.
     fn parities(coder: &mut Self::Coder, packets: &[Self], count: usize) -> Vec<Self>;
     /// Recovers the lost packets, in order, from the received packets and parities.
     ///
-    /// Shape: `packets` has an entry for each packet of the unit, `None` for a lost one; `parities`
-    /// are numbered from 0, at least as many as lost packets. Errors: `None` if the input is
-    /// inconsistent, which takes a faulty or malicious sender.
+    /// Shape: `packets` has an entry for each packet of the unit, `None` for a lost one. `parities`
+    /// are numbered from 0, and are at least as many as the lost packets.
+    /// Errors: `None` if the input is inconsistent, which only a faulty or malicious sender causes.
     fn recover(
         coder: &mut Self::Coder,
         packets: &[Option<Self>],
@@ -32,10 +33,10 @@ pub trait Packet: Clone {
 pub const UNIT_MAX: usize = 64;
 /// Bytes of the length that precedes each coded packet, because packets of a unit differ in length.
 pub(crate) const LENGTH_BYTES: usize = 2;
-/// Maximum number of cached units.
+/// Maximum number of units with cached coefficients.
 const UNITS_MAX: usize = 64;
 
-/// Cached units, by number of packets and parities.
+/// Cached coefficients of units, by number of packets and of parities.
 #[derive(Debug, Default)]
 pub struct Coder(BTreeMap<(usize, usize), Unit>);
 
@@ -105,13 +106,13 @@ impl Packet for Bytes {
     }
 }
 
-/// A packet's bytes as sent, with its congestion mark (ECN) kept apart: applying the mark earlier
-/// would change the bytes that recovery needs.
+/// A packet's bytes as sent, with its congestion mark (ECN) stored separately. Setting the mark in
+/// the header before recovery would change the coded bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CarriedPacket {
     /// The bytes.
     pub bytes: Bytes,
-    /// True if it arrived with a mark.
+    /// True if the packet arrived with a congestion mark.
     pub is_marked: bool,
 }
 
@@ -147,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_lost_comes_back_whatever_the_lengths(
+        fn lost_packets_of_any_length_are_recovered(
             packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
             parities in 1usize..8, lost in prop::collection::vec(any::<prop::sample::Index>(), 1..8),
         ) {
@@ -157,7 +158,7 @@ mod tests {
             prop_assert_eq!(made.len(), parities);
             let mut there: Vec<Option<Bytes>> = packets.iter().cloned().map(Some).collect();
             lost.iter().take(parities).for_each(|lost| there[lost.index(packets.len())] = None);
-            // The last parities serve as well as the first.
+            // The last parities recover as well as the first.
             let missing = there.iter().filter(|packet| packet.is_none()).count();
             let made: Vec<(u8, Bytes)> = (0u8..).zip(made).skip(parities - missing).collect();
             let back = Bytes::recover(&mut coder, &there, &made).expect("as many parities as are lost");
@@ -167,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn false_parities_give_no_packets_and_no_panic(
+        fn inconsistent_parities_recover_nothing_without_panic(
             packets in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..50)), 1..20),
             parities in prop::collection::vec((0u8..64, prop::collection::vec(any::<u8>(), 0..50)), 0..20),
         ) {

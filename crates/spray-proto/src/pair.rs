@@ -1,7 +1,8 @@
 //! Tests of two hosts, each with its layer and its choice of paths, in virtual time, while paths
 //! fail.
 //!
-//! Leaves out: the behaviour of each part alone, which is tested beside it. Read [`Pair`] first.
+//! Leaves out: the behaviour of each part alone, which the part's own tests cover. Read [`Pair`]
+//! first.
 
 use crate::ways::{Chooser, DatagramClass};
 use crate::{Body, Config, Datagram, FlowId, Host, OutgoingPacket};
@@ -11,7 +12,7 @@ use anabranch_units::{BitRate, Duration, Instant, Seed};
 const WAYS: u16 = 64;
 /// One-way delay of a datagram.
 const FLIGHT: Duration = Duration::from_ms(2);
-/// Interval between two reports of an end, and number of datagrams that carry one, as in `link`.
+/// Interval between two reports of an end, and number of datagrams with each report, as in `link`.
 const SAY: Duration = Duration::from_secs(1);
 const SAID: u32 = 3;
 
@@ -26,7 +27,7 @@ struct Pair {
     /// First byte of each packet delivered at each end.
     handed: [Vec<u8>; 2],
     say_at: Instant,
-    /// Time at which each end last heard from the other.
+    /// Time of the last report that each end received from the other.
     said_at: [Instant; 2],
 }
 
@@ -137,9 +138,10 @@ impl Pair {
     }
 }
 
-/// Half of all paths are dead and unknown. Most connections begin without a retransmission by TCP.
+/// Half of all paths are dead, and the hosts do not know which. Most connections begin without a
+/// retransmission by TCP.
 #[test]
-fn connections_start_soon_though_half_the_paths_are_dead() {
+fn connections_start_quickly_with_half_the_paths_dead() {
     let mut slow = [0; 4];
     for seed in 0..200 {
         let mut pair = Pair::new(seed, |_, way| way % 2 == 0);
@@ -153,10 +155,11 @@ fn connections_start_soon_though_half_the_paths_are_dead() {
     assert!(slow[0] <= 30 && slow[1..].iter().all(|slow| *slow <= 2), "{slow:?} of 200 took more than 30 ms");
 }
 
-/// One half of the paths dies, then the other half, all at once. TCP continues by its own timer,
-/// mostly with the second attempt and within a second and a half, and both ends stay connected.
+/// Half of the paths are dead from the start. Then they recover and the other half dies, all at
+/// once. TCP continues by its own timer, mostly with the second attempt and within a second and a
+/// half, and both ends stay connected.
 #[test]
-fn other_paths_are_found_when_all_used_ones_die() {
+fn live_paths_are_found_when_all_used_paths_die() {
     let mut took = Vec::new();
     for seed in 0..200 {
         let mut pair = Pair::new(seed, |_, way| way % 2 == 0);

@@ -1,4 +1,4 @@
-//! Repeats of short flows' packets that are not acknowledged: their times, their number, and their
+//! Repeats of short flows' unacknowledged packets: when they leave, how often, and within which
 //! budget.
 //!
 //! A host that chooses paths learns from echoes which packets arrived, and which paths deliver
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const REPEATS_MAX: u32 = 2;
 /// Repeat budget of a host: one byte for each of this many bytes sent, plus a burst at the start
 /// and after a pause. Heavy loss means a full queue that all paths share, which repeats would fill
-/// further. A lone packet of a new connection is short.
+/// further. The burst suffices for the lone, short packets of new connections.
 const BYTES_PER_REPEATED: u64 = 20;
 const REPEATED_AT_ONCE: u64 = 3_000;
 /// Maximum number of packets kept for repeats to one host.
@@ -26,7 +26,7 @@ pub const UNHEARD_MAX: usize = 1_024;
 #[derive(Debug)]
 pub(crate) struct UnackedSource<P> {
     pub(crate) body: Body<P>,
-    /// Bytes of data that its flow had sent before.
+    /// Bytes of data that the flow had sent before this packet.
     pub(crate) sent_bytes: u64,
     /// Number of earlier transmissions.
     pub(crate) repeats: u32,
@@ -41,14 +41,14 @@ impl<P: Packet> UnackedSource<P> {
     }
 }
 
-/// Repeat budget of one host.
+/// Repeat budget for one peer.
 #[derive(Copy, Clone, Debug)]
 struct Budget {
     /// Number of packets kept.
     kept: usize,
-    /// Bytes of these packets, with their overheads.
+    /// Bytes of the kept packets, with their overheads.
     kept_bytes: u64,
-    /// Credit in sent bytes, [`BYTES_PER_REPEATED`] for each repeated byte.
+    /// Credit in sent bytes; repeating one byte uses [`BYTES_PER_REPEATED`] of it.
     left: u64,
 }
 
@@ -123,7 +123,7 @@ impl<P: Packet> Repeats<P> {
         }
     }
 
-    /// Limits the deadline of all packets for a host to `at`.
+    /// Moves the deadlines of all packets for a host forward to `at`, unless they are earlier.
     pub(crate) fn hasten(&mut self, peer: u32, at: Instant) {
         let (first, last) = (FlowId { peer, flow: 0 }, FlowId { peer, flow: u32::MAX });
         for (&(id, number), unheard) in self.unheard.range_mut((first, 0)..=(last, u32::MAX)) {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_a_host_leaves_the_others() {
+    fn forgetting_a_host_keeps_other_hosts_packets() {
         let mut repeats = Repeats::new();
         for number in 0..3 {
             repeats.keep(flow(1), unheard(number, 100, 10));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_for_each_host_and_comes_back() {
+    fn kept_packets_are_limited_per_host_and_freed() {
         let mut repeats = Repeats::new();
         for number in 0..5_000 {
             repeats.keep(flow(1), unheard(number, 1, 10));

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Hash that is equal for both directions of a connection. Connections with equal hashes are
-    /// coded and ordered together, which costs some delay and is no error.
+    /// coded and ordered together, which costs some delay but is correct.
     pub flow: u32,
     /// Bytes of data.
     pub payload_bytes: u32,
@@ -31,10 +31,10 @@ pub struct Segment {
     pub ecn: u8,
 }
 
-/// ECN codepoints: congestion experienced, and not ECN-capable.
+/// ECN codepoint for congestion experienced.
 pub(crate) const CE: u8 = 0b11;
 
-/// Marks a packet as having met congestion, as a tunnel's end does for a marked outer packet (RFC
+/// Sets the congestion mark of a packet, as a tunnel's end does for a marked outer packet (RFC
 /// 6040, section 4.2). Returns false if the transport is not ECN-capable: the packet must then be
 /// dropped.
 pub fn mark(packet: &mut [u8]) -> bool {
@@ -49,7 +49,8 @@ pub fn mark(packet: &mut [u8]) -> bool {
     if ecn == 0 || packet.len() < 20 {
         return false;
     }
-    // RFC 1624, equation 3, for the word that begins with the first byte.
+    // Updates the header checksum by RFC 1624, equation 3, for the word that begins with the first
+    // byte.
     let before = u16::from_be_bytes([packet[0], packet[1]]);
     packet[1] |= CE;
     let after = u16::from_be_bytes([packet[0], packet[1]]);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_are_one_flow_and_others_are_others() {
+    fn both_directions_share_a_flow_number() {
         let seen = |packet: &[u8]| Segment::of(packet).expect("it is TCP");
         let data = seen(&v4((80, 4_000), false, b"hello", false));
         let back = seen(&v4((80, 4_000), true, b"", false));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_is_in_the_header_and_checksum_stays_valid() {
+    fn marking_sets_ce_and_keeps_the_checksum_valid() {
         for (ecn, is_taken) in [(0, false), (1, true), (2, true), (3, true)] {
             let mut packet = v4((80, 4_000), false, b"hello", false);
             let mut header = etherparse::Ipv4Header::from_slice(&packet).expect("it is one").0;
@@ -180,9 +181,9 @@ mod tests {
         assert!(!mark(&mut []) && !mark(&mut [0x45, 2, 3]));
     }
 
-    /// #48: packets with a source route were handed to the kernel.
+    /// #48: packets with a source route were passed to the kernel.
     #[test]
-    fn options_and_extension_headers_are_seen() {
+    fn options_and_extension_headers_are_detected() {
         let plain = v4((80, 4_000), false, b"hello", false);
         assert_eq!(Segment::of(&plain).map(|segment| segment.has_options), Some(false));
         // A loose source route over one host, and the end of the options.
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tcp_is_none() {
+    fn packets_other_than_tcp_are_not_parsed() {
         let mut packet = Vec::new();
         PacketBuilder::ipv4([1; 4], [2; 4], 64).udp(1, 2).write(&mut packet, b"x").expect("room");
         assert_eq!(Segment::of(&packet), None);
@@ -216,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn parser_never_panics_on_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = Segment::of(&bytes);
         }
     }

@@ -7,7 +7,7 @@ use crate::datagram::{ECHOES_MAX, Echo};
 use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Maximum number of datagrams remembered. The arrival of older ones no longer matters.
+/// Maximum number of datagrams remembered. Acknowledgements of older datagrams have no effect.
 const SENT_MAX: usize = 1 << 14;
 
 /// Record of a sent datagram.
@@ -85,7 +85,7 @@ impl SentDatagrams {
 #[derive(Debug, Default)]
 pub(crate) struct ReceivedDatagrams {
     waiting: VecDeque<(u32, Instant, bool)>,
-    /// Deadline of the echoes.
+    /// Deadline by which the echoes must leave.
     pub(crate) due: Option<Instant>,
     within: Duration,
 }
@@ -95,14 +95,15 @@ impl ReceivedDatagrams {
     pub(crate) fn bytes(&self) -> u64 {
         (self.waiting.len() * size_of::<(u32, Instant, bool)>()) as u64
     }
-    /// Records a datagram, to be echoed `within` a time. Returns true if the echoes must leave now.
+    /// Records a datagram, whose echo must leave `within` this time. Returns true if the echoes
+    /// must leave now.
     pub(crate) fn push(&mut self, number: u32, at: Instant, is_marked: bool, within: Duration) -> bool {
         self.waiting.push_back((number, at, is_marked));
         self.within = within;
         self.due.get_or_insert(at + within);
         self.waiting.len() >= ECHOES_MAX
     }
-    /// Takes at most `most` echoes; the deadline of the rest is unchanged.
+    /// Takes at most `most` echoes. The remaining echoes keep their deadlines.
     pub(crate) fn take(&mut self, now: Instant, most: usize) -> Vec<Echo> {
         let waiting = self.waiting.drain(..self.waiting.len().min(ECHOES_MAX).min(most));
         let echo = |(number, at, is_marked)| Echo { number, ago: now.saturating_since(at), is_marked };
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn each_datagram_that_came_gives_a_round_trip_once() {
+    fn each_acknowledged_datagram_yields_one_round_trip() {
         let mut sent = SentDatagrams { next: u32::MAX, ..SentDatagrams::default() };
         assert_eq!(sent.push(at(0), Some((7, 1)), true), u32::MAX);
         assert_eq!(sent.push(at(10), None, true), 0);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn receipts_leave_at_the_latest_with_a_full_datagram() {
+    fn echoes_that_fill_a_datagram_are_due_at_once() {
         let mut came = ReceivedDatagrams::default();
         let full: Vec<bool> =
             (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3, SAY_WITHIN)).collect();

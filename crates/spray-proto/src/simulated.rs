@@ -3,9 +3,9 @@
 //!
 //! The layer has one [`Host`](crate::Host) for each host, the same state machine as in real hosts.
 //! Segments have no bytes here: a parity refers to the segments of its unit, and is as long as the
-//! longest. Ideal, compared with real hosts: coding takes no time, and flows know their size if the
-//! scenario says so. Other host-based methods of spreading traffic are schemes of the same
-//! workload, one file each. Read [`Spray`] first, then `layer`.
+//! longest segment. Idealised compared with real hosts: coding takes no time, and flows know their
+//! size if the scenario says so. Other host-based methods of spreading traffic are schemes of the
+//! same workload, one file each. Read [`Spray`] first, then `layer`.
 
 mod layer;
 mod settings;
@@ -47,7 +47,7 @@ impl System for SimulatedSystem {
     }
 }
 
-/// A workload, resolved against its network.
+/// A `spray` workload, resolved against its network.
 #[derive(Clone, Debug)]
 pub struct Spray {
     scheme: Scheme,
@@ -59,7 +59,7 @@ pub struct Spray {
     short_first: bool,
 }
 
-/// Hosts' part in spreading traffic, besides the switches'.
+/// The hosts' part in spreading traffic, besides the switches' part.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("enum" = Self::all().map(Self::word).collect::<Vec<_>>()))]
@@ -73,10 +73,10 @@ enum Scheme {
     /// Flows are cut into cells of 64 KiB with separate paths, and are put in order at the
     /// receiver.
     Presto,
-    /// As real hosts: short flows are coded, and hosts choose paths by headers, over switches that
-    /// hash these.
+    /// The scheme of real hosts: short flows are coded, and hosts choose paths by header fields
+    /// that the switches hash.
     Agent,
-    /// Hosts choose paths by headers.
+    /// Hosts choose paths by header fields, without coding.
     Ways(SpreaderKind),
 }
 
@@ -113,7 +113,7 @@ impl TryFrom<String> for Scheme {
 }
 
 impl Spray {
-    /// Returns true for the scheme of real hosts.
+    /// Returns true for [`Scheme::Agent`], the scheme of real hosts.
     pub fn is_agent(&self) -> bool {
         self.scheme == Scheme::Agent
     }

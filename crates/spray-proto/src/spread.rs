@@ -2,15 +2,16 @@
 //! overtaking packet's path.
 //!
 //! A packet's *excess* is its delay beyond the fastest packet from the same host. The offset
-//! between two clocks shifts all delays equally, so it cancels out. Short flows end before much is
-//! known of one host, so excesses of packets from all hosts count together. Read [`ExcessWindows`]
+//! between two clocks shifts all delays equally, so it cancels out. Short flows end before one host
+//! has many samples, so excesses of packets from all hosts count together. Read [`ExcessWindows`]
 //! first.
 
 use anabranch_units::{Duration, Instant};
 
-/// Window of the longest excess and of the least delay; the current and the previous window count.
+/// Length of a window for the longest excess and the least delay. The current and the previous
+/// window count.
 const WINDOW: Duration = Duration::from_ms(50);
-/// Minimum number of packets from which excesses are known.
+/// Minimum number of packets from which the longest excess is used.
 const PACKETS_MIN: u32 = 32;
 /// Minimum hold. A shorter one would treat a packet that follows immediately as lost.
 const HOLD_MIN: Duration = Duration::from_us(20);
@@ -37,7 +38,8 @@ impl<T: Copy> Windows<T> {
     }
 }
 
-/// Least delay of packets from one host, in picoseconds between two clocks.
+/// Least delay of packets from one host in picoseconds, including the offset between the two
+/// clocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Least(Windows<i128>);
 
@@ -50,7 +52,7 @@ pub(crate) struct ExcessWindows {
 
 impl ExcessWindows {
     /// Records a packet. Returns how long earlier packets may still be in flight, at most
-    /// `hold_max`, and `hold_max` while excesses are unknown.
+    /// `hold_max`. Returns `hold_max` while too few excesses are known.
     pub(crate) fn sample(
         &mut self,
         least: &mut Least,
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fastest_path_waits_for_the_slowest_and_a_quarter() {
+    fn hold_covers_the_slowest_path_plus_a_quarter() {
         let (mut spread, mut least) = (ExcessWindows::default(), Least::default());
         let hold_max = Duration::from_ms(4);
         let at = |us| Instant::ZERO + Duration::from_us(us);
@@ -90,7 +92,8 @@ mod tests {
         }
         assert_eq!(hold(&mut least, 5_000, 5_100), Duration::from_us(1_000));
         assert_eq!(hold(&mut least, 5_000, 5_900), Duration::from_us(200));
-        // A host with another clock uses the excesses of the first one.
+        // The second host has another clock offset, and uses the excesses of the first host's
+        // packets.
         let mut other = Least::default();
         assert_eq!(hold(&mut other, 9_000_000, 6_000), Duration::from_us(1_000));
         assert_eq!(hold(&mut other, 9_000_000, 6_700), Duration::from_us(300));

@@ -1,10 +1,10 @@
 //! Choice of a host's paths through switches that hash headers: the sender varies a value (a source
 //! port, a flow label).
 //!
-//! A [`Spreader`] chooses the value of each packet, and learns the fate of earlier packets. Each
-//! spreader is one file, and one line in the list of `spreaders!`. [`Flight`] is common to all: it
-//! records each packet's value and age, and detects missing packets. Leaves out: switches that
-//! spread by themselves (`fabric::switch`). Read [`Spreader`] and [`Flight`] first.
+//! A [`Spreader`] chooses the value of each packet, and is informed of the fate of earlier packets.
+//! Each spreader is one file, and one line in the list of `spreaders!`. [`Flight`] is common to all
+//! spreaders: it records each packet's value and age, and detects missing packets. Leaves out:
+//! switches that spread by themselves (`fabric::switch`). Read [`Spreader`] and [`Flight`] first.
 
 mod bitmap;
 mod chooser;
@@ -28,7 +28,7 @@ pub enum PacketFate {
     Came,
     /// The packet has arrived with a congestion mark (ECN).
     Marked,
-    /// The packet is late: not acknowledged within twice the usual time.
+    /// The packet is late: its acknowledgement is overdue (see [`Flight`]).
     Late,
 }
 
@@ -36,7 +36,7 @@ pub enum PacketFate {
 pub trait Spreader: Debug + Send {
     /// Returns the value of the next packet. `in_flight` packets are in flight.
     fn choose(&mut self, now: Instant, in_flight: usize) -> u16;
-    /// Returns the value of a retransmission, whose delay matters more.
+    /// Returns the value of a retransmission, whose delay matters more than usual.
     fn choose_again(&mut self, now: Instant, in_flight: usize) -> u16 {
         self.choose(now, in_flight)
     }
@@ -48,14 +48,15 @@ pub trait Spreader: Debug + Send {
     fn handle_round_trip(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
     /// Handles the arrival of a packet that had been reported late.
     fn handle_belated(&mut self, _now: Instant, _value: u16, _rtt: Duration) {}
-    /// Handles a late packet when nothing sent after it is acknowledged either: all paths in use
-    /// may be dead. Called before its fate.
+    /// Handles a late packet after which no later packet was acknowledged either: all paths in use
+    /// may be dead. Called before the fate of the late packet.
     fn handle_darkness(&mut self, _now: Instant) {}
-    /// Handles a firing of the sender's retransmission timer.
+    /// Handles a timeout of the sender's retransmission timer.
     fn handle_timeout(&mut self, _now: Instant) {}
 }
 
-/// The list of spreaders: each is a file with a type that has `new`, and a word in files.
+/// The list of spreaders: each is a file with a type that has `new`, and a word that names it in
+/// files.
 macro_rules! spreaders {
     ($($(#[$says:meta])* $name:ident: $file:ident, $word:literal;)*) => {
         /// A spreader's name.
@@ -76,7 +77,7 @@ macro_rules! spreaders {
                 }
             }
 
-            /// Creates the spreader of one flow, which draws from this stream.
+            /// Creates the spreader of one flow, which draws from the stream `random`.
             pub fn spreader(self, random: RandomStream) -> Box<dyn Spreader> {
                 match self {
                     $(Self::$name => Box::new($file::$name::new(random)),)*
@@ -95,9 +96,9 @@ spreaders! {
     Reps: reps, "reps";
     /// All paths in turn, with penalties for marks: see `bitmap.rs`.
     Bitmap: bitmap, "bitmap";
-    /// Reuse, and else the bitmap: see `mixed.rs`.
+    /// Reuse of unmarked paths, or else the next path of the bitmap: see `mixed.rs`.
     Mixed: mixed, "mixed";
-    /// The fastest of several: see `least.rs`.
+    /// The fastest of several random paths: see `least.rs`.
     Least: least, "least";
     /// Reuse of paths with fast packets: see `timed.rs`.
     Timed: timed, "timed";
@@ -110,14 +111,14 @@ pub struct Flight<S: ?Sized = dyn Spreader> {
     next: u32,
     /// Number of packets in `sent`, from the oldest on, whose lateness was decided.
     judged: usize,
-    /// Number of packets in flight, as far as known.
+    /// Number of packets in flight; packets that became late are not counted.
     in_flight: usize,
     smoothed: Option<Duration>,
     heard_at: Instant,
     /// Send time of the newest acknowledged packet.
     came_at: Option<Instant>,
     /// Variation of round trips without a cause in the network. A packet is late after two round
-    /// trips, but no earlier than one plus this.
+    /// trips, or after one round trip and this variation if that is longer.
     jitter: Duration,
     spreader: Box<S>,
 }
@@ -141,9 +142,9 @@ enum SentState {
 const SENT_MAX: usize = 1 << 14;
 /// Round trip assumed while none is known.
 const RTT: Duration = Duration::from_ms(1);
-/// Factor on the time until a packet is late, for which its late arrival is still recognised.
+/// Multiple of the time until a packet is late, within which its late arrival is still recognised.
 const BELATED: u64 = 8;
-/// Minimum silence after which a retransmission counts as caused by a timer.
+/// Minimum silence after which a retransmission is attributed to the retransmission timer.
 const QUIET_MIN: Duration = Duration::from_ms(1);
 
 impl<S: Spreader + ?Sized> Flight<S> {
@@ -188,7 +189,7 @@ impl<S: Spreader + ?Sized> Flight<S> {
         let quiet = self.smoothed.map_or(QUIET_MIN, |rtt| (rtt + rtt).max(QUIET_MIN));
         if is_repeated && now.saturating_since(self.heard_at) > quiet {
             self.spreader.handle_timeout(now);
-            // One firing of the timer counts once, however many packets it retransmits.
+            // One timeout counts once, however many packets are retransmitted.
             self.heard_at = now;
         }
         self.judge(now);
@@ -200,8 +201,8 @@ impl<S: Spreader + ?Sized> Flight<S> {
         (self.handle_leaving_by(now, value, false), value)
     }
 
-    /// Records a packet that leaves with this value. Returns its number. A late probe has no
-    /// further effect.
+    /// Records a packet that leaves with this value. Returns its number. A late probe does not
+    /// trigger [`Spreader::handle_darkness`].
     pub fn handle_leaving_by(&mut self, now: Instant, value: u16, is_probe: bool) -> u32 {
         if self.sent.len() == SENT_MAX {
             self.forget_first(now);
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn plb_leaves_a_way_after_twelve_rounds_of_marks() {
+    fn plb_changes_path_after_twelve_rounds_of_marks() {
         let values = run(SpreaderKind::Plb, 1_000, |_, _| Some(true));
         let first = values.iter().position(|value| *value != values[0]).expect("it leaves");
         // A round is a round trip of ten packets; the first round includes the packets in flight.
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn prr_leaves_a_way_after_a_timeout() {
+    fn prr_changes_path_after_a_timeout() {
         let mut flight = flight(SpreaderKind::Prr);
         let (_, first) = flight.handle_leaving(at(0), false);
         flight.handle_echo(at(100), 0, Duration::ZERO, false);
@@ -372,7 +373,8 @@ mod tests {
         }
     }
 
-    /// A late packet was never recognised on arrival, so an increased round trip stayed unknown.
+    /// The late arrival of a packet was never recognised, so an increased round trip stayed
+    /// unknown.
     #[test]
     fn grown_round_trips_are_detected_after_some_packets() {
         let (mut flight, mut echoes) = (flight(SpreaderKind::Bitmap), VecDeque::new());
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_of_what_never_left_changes_nothing() {
+    fn echoes_of_unsent_packets_are_ignored() {
         let mut flight = flight(SpreaderKind::Reps);
         flight.handle_echo(at(5), 3, Duration::ZERO, false);
         let (number, _) = flight.handle_leaving(at(10), false);

@@ -1,8 +1,8 @@
 //! A host's agent: it opens the device and sockets, accepts peers, and removes everything at its
 //! end.
 //!
-//! `forward` carries packets on a separate thread, a `session` speaks to each peer, and `routing`
-//! makes the kernel route TCP into the device. Read [`Agent`] first.
+//! `forward` carries packets on a separate thread, a `session` exchanges control messages with each
+//! peer, and `routing` makes the kernel route TCP into the device. Read [`Agent`] first.
 
 use crate::config::{AgentConfig, Peer, check_peers};
 use crate::directory::Directory;
@@ -35,7 +35,7 @@ use tokio::net::{TcpListener, UnixListener, lookup_host};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-/// Variation of round trips that programs cause by themselves, without a change in the network.
+/// Variation of round trips that programs cause, without a change in the network.
 const JITTER: anabranch_units::Duration = anabranch_units::Duration::from_us(500);
 /// Maximum delay of an acknowledgement that waits for a datagram in the reverse direction. Most
 /// programs answer within this time.
@@ -44,15 +44,15 @@ const SAY_WITHIN: anabranch_units::Duration = anabranch_units::Duration::from_us
 const SCRAPES_MAX: usize = 16;
 /// Capacity of the queue of commands to the forwarding thread.
 const COMMANDS_MAX: usize = 64;
-/// Time for sessions to announce their end, and for packets in flight to arrive.
+/// Time that sessions get to announce their end when the agent ends.
 const END_TIME: Duration = Duration::from_secs(2);
-/// Time for the look-up of peers' names before the agent begins; sessions look them up again.
+/// Time limit for resolving peers' names before the agent begins; sessions resolve the names again.
 const RESOLVE_TIME: Duration = Duration::from_secs(3);
 /// Time limit of the forwarding thread's answer to `spray status`.
 const FIGURES_TIME: Duration = Duration::from_secs(1);
 const LAST_PACKETS: Duration = Duration::from_millis(100);
 
-/// Reason why an agent does not start, or ends: one line that names the remedy.
+/// Reason why an agent does not start, or ends: one line that names a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -76,12 +76,12 @@ pub enum AgentError {
         /// The right or file that the agent lacks.
         remedy: &'static str,
     },
-    /// Rules are left behind.
+    /// Rules remain in the kernel.
     #[error(
         "{count} rules of table {table} are left: delete them (`ip rule`, `ip -6 rule`), or start an agent with this --table"
     )]
     Left {
-        /// Number of these rules.
+        /// Number of remaining rules.
         count: usize,
         /// The agent's table.
         table: u32,
@@ -97,7 +97,7 @@ pub enum AgentError {
     System(#[from] io::Error),
 }
 
-/// The way to answer a scrape of the metrics.
+/// Reply channel for one scrape of the metrics.
 type Scrape = oneshot::Sender<String>;
 
 /// A host's agent. Dropping it removes its device and its rules.
@@ -108,20 +108,20 @@ pub struct Agent {
     peers: watch::Sender<Vec<Peer>>,
     listener: TcpListener,
     told: Option<UnixListener>,
-    /// Scrapes of the metrics, each answered by their text.
+    /// Queue of metrics scrapes; the reply to each is the metrics' text.
     scrapes: (mpsc::Sender<Scrape>, mpsc::Receiver<Scrape>),
     commands: mpsc::Sender<Command>,
     thread: JoinHandle<io::Result<()>>,
     pulse: Arc<Pulse>,
     guard: Option<Guard>,
-    // Dropped last: rules must outlive routes.
+    // Dropped last: the rules must exist for as long as the routes.
     routing: Arc<Routing>,
 }
 
 impl Agent {
     /// Opens the device and sockets and sets the kernel's rules; [`Agent::run`] starts the work.
     ///
-    /// Errors: see [`AgentError`]; an error leaves nothing behind.
+    /// Errors: see [`AgentError`]; after an error no device, socket or rule remains.
     /// Panics: outside of a tokio runtime.
     pub async fn start(mut config: AgentConfig, identity: &Identity) -> Result<Self, AgentError> {
         config.check().map_err(AgentError::Setting)?;
@@ -192,12 +192,13 @@ impl Agent {
         self.at
     }
 
-    /// The way to change the peers of an agent that runs.
+    /// Returns a handle that changes the peers while the agent runs.
     pub fn peer_changes(&self) -> PeerChanges {
         PeerChanges { own: self.config.name.clone(), peers: self.peers.clone() }
     }
 
-    /// The agent's metrics in Prometheus' text format; empty unless it runs.
+    /// Returns a function that gives the agent's metrics in Prometheus' text format. The text is
+    /// empty while the agent does not run.
     pub fn metrics(
         &self,
     ) -> impl Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Clone + Send + Sync + use<> {
@@ -212,7 +213,7 @@ impl Agent {
         }
     }
 
-    /// Runs until `end` completes, then tells its peers and removes its device and its rules.
+    /// Runs until `end` completes, then notifies the peers and removes the device and the rules.
     ///
     /// Errors: a failure that prevents further work, see [`AgentError`]. No peer can cause one.
     pub async fn run(self, end: impl Future<Output = ()>) -> Result<(), AgentError> {
@@ -270,7 +271,7 @@ impl Agent {
         sessions.shutdown().await;
         let left = routing.clear();
         drop((members, directory, routing));
-        // Packets that peers sent before they learnt of the end.
+        // Waits for packets that peers sent before they were notified of the end.
         tokio::time::sleep(LAST_PACKETS).await;
         drop(commands);
         if let Some(path) = &config.socket {
@@ -278,7 +279,7 @@ impl Agent {
         }
         let done = tokio::task::spawn_blocking(move || {
             let done = thread.join();
-            // The pipe is closed now.
+            // All write ends of the pipe are closed now, so the guard ends.
             if let Some(guard) = guard {
                 guard.wait();
             }
@@ -295,7 +296,7 @@ impl Agent {
     }
 }
 
-/// Has the sessions follow the peers.
+/// Updates the sessions whenever the list of peers changes.
 async fn follow(
     members: &Members,
     mut peers: watch::Receiver<Vec<Peer>>,
@@ -310,7 +311,7 @@ async fn follow(
     }
 }
 
-/// Changes the peers of an agent that runs.
+/// Handle that changes the peers of a running agent.
 #[derive(Clone, Debug)]
 pub struct PeerChanges {
     own: String,
@@ -318,10 +319,10 @@ pub struct PeerChanges {
 }
 
 impl PeerChanges {
-    /// Replaces the peers. Sessions of peers that stay are not touched; returns how many peers came
-    /// and how many went.
+    /// Replaces the peers. Sessions of unchanged peers continue. Returns the numbers of added and
+    /// of removed peers.
     ///
-    /// Errors: peers that no agent can have, in a line; the peers stay as they were.
+    /// Errors: an invalid list of peers, in one line; the peers then stay unchanged.
     pub fn set(&self, peers: Vec<Peer>) -> Result<(usize, usize), String> {
         check_peers(&self.own, &peers)?;
         let before = self.peers.send_replace(peers.clone());
@@ -330,7 +331,8 @@ impl PeerChanges {
     }
 }
 
-/// The wildcard address to listen at: IPv6's if a peer has an IPv6 address, as it takes IPv4, too.
+/// Returns the wildcard address to listen on: IPv6 if a peer has an IPv6 address, because an IPv6
+/// socket also accepts IPv4.
 async fn wildcard(peers: &[Peer]) -> IpAddr {
     let mut found = JoinSet::new();
     for peer in peers {
@@ -348,7 +350,7 @@ async fn wildcard(peers: &[Peer]) -> IpAddr {
     Ipv4Addr::UNSPECIFIED.into()
 }
 
-/// The right or file without which no device can be made.
+/// Returns the right or the file whose lack prevents the creation of a device.
 fn remedy() -> &'static str {
     match anabranch_linux::tun::check() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -389,7 +391,7 @@ async fn forward(setup: Setup) -> io::Result<(JoinHandle<io::Result<()>>, u32)> 
     Ok((thread, index))
 }
 
-/// Accepts peers, and hands their connections to their sessions.
+/// Accepts connections of peers, and passes them to the peers' sessions.
 async fn accept(listener: &TcpListener, identity: &Identity, directory: &Arc<Directory>) -> Infallible {
     let descriptors =
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -417,7 +419,8 @@ async fn accept(listener: &TcpListener, identity: &Identity, directory: &Arc<Dir
                 let line = format!("{peer} calls from {from}: no --peer and no line of --peers says so");
                 return refusals.note(Some(&peer), &line);
             };
-            // The session closes a connection that a newer one replaces once it falls silent.
+            // The session replaces its connection by the newer one once the old connection is
+            // silent.
             let _ = half_open.within(async { call.send(stream).await.map_err(io::Error::other) }).await;
         });
     }
@@ -436,7 +439,7 @@ async fn tell(
         commands.send(Command::Figures { reply }).await.ok()?;
         figures.await.ok()
     };
-    // A stalled thread gives no answer.
+    // A stalled thread gives no answer within the time limit.
     let figures = tokio::time::timeout(FIGURES_TIME, ask).await.ok().flatten().unwrap_or_default();
     let addresses = directory.addresses();
     let peer = |(link, member): (usize, Member)| {

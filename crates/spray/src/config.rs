@@ -21,7 +21,7 @@ pub const PEERS_MAX: usize = 1_024;
 /// ([`PEER_MEMORY_MAX`]). Above it the peer with the most bytes gives up half of them.
 pub const MEMORY_MAX: ByteCount = ByteCount::mib(256);
 
-/// A peer: a host to which TCP is spread over every path.
+/// A peer: a host to which this host's TCP is spread over every path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Name of the peer, as in its certificate.
@@ -32,7 +32,7 @@ pub struct Peer {
     pub port: u16,
 }
 
-/// Error of a text that names no peer.
+/// Error of parsing a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerError {
     text: String,
@@ -98,11 +98,13 @@ impl fmt::Display for Peer {
 pub struct AgentConfig {
     /// Name of the host, as in its certificate.
     pub name: String,
-    /// Hosts to which TCP is spread over every path. Each must name this host, too.
+    /// Hosts to which TCP is spread over every path. Each of them must list this host as a peer,
+    /// too.
     pub peers: Vec<Peer>,
     /// Address to listen on: TCP for control, UDP for packets. `None`: [`PORT`] on all addresses.
     pub listen: Option<SocketAddr>,
-    /// Number of UDP source ports, each a possible path. One port leaves no choice of paths.
+    /// Number of UDP source ports; each port may select another path. With one port there is no
+    /// choice of paths.
     pub ways: u16,
     /// Bytes sent from which a flow counts as long.
     pub long: ByteCount,
@@ -113,7 +115,7 @@ pub struct AgentConfig {
     /// Name of the TUN device.
     pub device: String,
     /// Number of the agent's own routing table. The agent's rules have this priority and the
-    /// following ones.
+    /// following priorities.
     pub table: u32,
     /// Unix socket that answers with the agent's status ([`crate::status`]). `None` for no socket.
     pub socket: Option<PathBuf>,
@@ -174,9 +176,9 @@ impl AgentConfig {
     }
 }
 
-/// Whether an agent of this name can have these peers.
+/// Checks that an agent of this name may have these peers.
 ///
-/// Errors: the first mistake, in a line.
+/// Errors: the first invalid or repeated peer, in one line.
 pub(crate) fn check_peers(own: &str, peers: &[Peer]) -> Result<(), String> {
     if peers.is_empty() {
         return Err("no peers: name at least one other host".into());
@@ -206,14 +208,14 @@ pub(crate) fn check_peers(own: &str, peers: &[Peer]) -> Result<(), String> {
     Ok(())
 }
 
-/// The longest file of peers that is read.
+/// Maximum bytes of a file of peers.
 pub const PEERS_BYTES_MAX: usize = 1 << 20;
 
-/// The peers in a file with one a line, in the form of [`Peer`]. Blank lines, text from `#` on, and
-/// lines of the host `own` count for nothing, so that all hosts may have the same file; a peer that
-/// the file has twice counts once.
+/// Reads the peers in a file with one peer on each line, in the form of [`Peer`]. Ignores blank
+/// lines, text after `#`, and lines of the host `own`, so that all hosts may use the same file. A
+/// peer that is listed twice counts once.
 ///
-/// Errors: the first line that is no peer, with its number; a text that is too long.
+/// Errors: the first line that is not a peer, with its number; a text that is too long.
 ///
 /// ```
 /// use anabranch_spray::read_peers;
@@ -254,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peer_is_a_host_with_a_name_and_port() {
+    fn peer_text_gives_name_host_and_port() {
         let parsed = |text: &str| text.parse::<Peer>().map(|peer| (peer.name, peer.host, peer.port));
         let peer = |name: &str, host: &str, port| Ok((name.to_owned(), host.to_owned(), port));
         assert_eq!(parsed("node-b"), peer("node-b", "node-b", 7_200));
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_are_refused() {
+    fn invalid_settings_are_refused() {
         let good = || AgentConfig { peers: vec!["b".parse().expect("good")], ..AgentConfig::new("a") };
         assert_eq!(good().check(), Ok(()));
         let bad = |change: fn(&mut AgentConfig)| {

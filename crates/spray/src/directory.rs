@@ -1,8 +1,8 @@
-//! Addresses of the peers that have one now, the kernel's rules for them, and the sessions that
-//! their calls go to.
+//! Current addresses of the peers, the kernel's rules for these addresses, and the sessions that
+//! receive the peers' connections.
 //!
-//! A peer's session claims the address that its name resolves to, and gives it back when the name
-//! has another one. Read [`Directory`] first.
+//! A peer's session claims the address that the peer's name resolves to, and releases the address
+//! when the name resolves to another. Read [`Directory`] first.
 
 use crate::routing::Routing;
 use anabranch_spray_proto::kernel::PeerEndpoint;
@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsStream;
 
-/// Calls of one peer.
+/// Queue of one peer's incoming connections.
 pub(crate) type CallSender = mpsc::Sender<TlsStream<TcpStream>>;
 
-/// A peer with an address.
+/// A peer with a known address.
 struct Entry {
     link: usize,
     name: String,
@@ -25,7 +25,7 @@ struct Entry {
     calls: CallSender,
 }
 
-/// All peers with an address.
+/// All peers with a known address.
 pub(crate) struct Directory {
     routing: Arc<Routing>,
     entries: Mutex<BTreeMap<IpAddr, Entry>>,
@@ -40,7 +40,7 @@ impl Directory {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the peer of this link an address, and has the kernel's rules follow. Blocks for
+    /// Assigns an address to the peer of this link, and updates the kernel's rules. Blocks for
     /// netlink.
     ///
     /// Errors: another peer has the address; the kernel refuses a rule.
@@ -61,7 +61,7 @@ impl Directory {
         self.follow(&entries)
     }
 
-    /// Takes the address of this link's peer away, and the kernel's rules for it. Blocks for
+    /// Releases the address of this link's peer, and deletes the kernel's rules for it. Blocks for
     /// netlink.
     pub(crate) fn release(&self, link: usize) {
         let mut entries = self.lock();
@@ -76,12 +76,12 @@ impl Directory {
         self.routing.set_peers(places).map_err(io::Error::other)
     }
 
-    /// Where calls of this peer go to, if it calls from its own address.
+    /// Returns the queue for connections of this peer, if `from` is the peer's own address.
     pub(crate) fn calls_of(&self, name: &str, from: IpAddr) -> Option<CallSender> {
         self.lock().get(&from).filter(|entry| entry.name == name).map(|entry| entry.calls.clone())
     }
 
-    /// Addresses by link.
+    /// Addresses of the peers by link number.
     pub(crate) fn addresses(&self) -> BTreeMap<usize, IpAddr> {
         self.lock().iter().map(|(address, entry)| (entry.link, *address)).collect()
     }

@@ -2,9 +2,9 @@
 //! back.
 //!
 //! The thread reacts to packets, datagrams, deadlines, and [`Command`]s of sessions. Sessions own
-//! the connections; they hand over keys and length limits. Packets read together are sent together,
-//! so that one system call sends all datagrams of a path. Datagrams for which the kernel has no
-//! room are dropped, as in a full queue. Read [`Forwarder`] first.
+//! the connections, and pass keys and length limits to the thread. Packets that are read together
+//! are sent together, so that one system call sends all datagrams of a path. Datagrams for which
+//! the kernel has no buffer space are dropped, as in a full queue. Read [`Forwarder`] first.
 
 use crate::config::MEMORY_MAX;
 use crate::outbox::{Outbox, SendOutcome};
@@ -34,18 +34,18 @@ use tokio::sync::{mpsc, oneshot, watch};
 const SEND_BUFFER: ByteCount = ByteCount::mib(1);
 /// MTU of the device. The routes' MTUs are lower and apply instead.
 const MTU_BYTES: u16 = 16_000;
-/// Maximum consecutive reads of the device, or the socket, before the other is read.
+/// Maximum number of consecutive reads from the device before the socket is read, and vice versa.
 const READS_MAX: usize = 8;
-/// Number of the single peer that each `Host` knows.
+/// Number of the peer: each `Host` has only one.
 const PEER: u32 = 0;
 
 /// Commands of sessions to this thread.
 pub(crate) enum Command {
-    /// Give the link a peer, which reports to `came`, or take its peer away.
+    /// Assign a peer to the link, with `came` for its received datagrams, or remove its peer.
     Place { link: usize, place: Option<PeerEndpoint>, came: Arc<ReceiveState> },
-    /// Install keys of this peer. The reply is true if the channel number is free.
+    /// Install the keys of a channel. The reply is true if the channel number is free.
     Open { link: usize, channel: Box<Channel>, reply: oneshot::Sender<bool> },
-    /// Limit the peer's sealed datagrams to `bytes`. `None` stops taking its packets.
+    /// Limit the peer's sealed datagrams to `bytes`. With `None`, accept no packets for it.
     Limit { link: usize, bytes: Option<usize> },
     /// Send `says` in a datagram padded to `bytes`, or in the shortest datagram if `bytes` is less.
     Probe { link: usize, bytes: usize, says: Control },
@@ -57,16 +57,16 @@ pub(crate) enum Command {
     Figures { reply: oneshot::Sender<Vec<LinkFigures>> },
 }
 
-/// State of a peer's received datagrams that its session reads without a command.
+/// State of a peer's received datagrams, which the peer's session reads without a command.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveState {
     /// Datagrams received with the current keys.
     pub(crate) count: AtomicU64,
     /// Length of the longest datagram received since the last read, in bytes.
     pub(crate) longest: AtomicUsize,
-    /// True once the keys have sealed as many datagrams as they may.
+    /// True once the keys have sealed their maximum number of datagrams.
     pub(crate) is_worn_out: AtomicBool,
-    /// Control message of the last probe.
+    /// Control message of the last received probe.
     pub(crate) said: watch::Sender<Option<Control>>,
 }
 
@@ -88,12 +88,13 @@ struct Link {
     host: Host<CarriedPacket>,
     chooser: Chooser,
     keys: Option<(Sealer, Opener)>,
-    /// Datagrams that the keys may still seal, if the configured limit is below the cipher's.
+    /// Number of datagrams that the keys may still seal under the configured limit; without one,
+    /// only the cipher's limit applies.
     seals_left: u64,
     bytes_max: Option<usize>,
     came: Arc<ReceiveState>,
     figures: LinkFigures,
-    /// True if the state machine may have output.
+    /// True if the state machine may have output to send.
     is_touched: bool,
     /// Bytes that the state machine held at the last check.
     held_bytes: u64,
@@ -105,7 +106,7 @@ impl Link {
         self.host.poll_timeout().into_iter().chain(self.chooser.poll_timeout()).min()
     }
 
-    /// Sets the maximum length of sealed datagrams. `None` stops taking packets.
+    /// Sets the maximum length of sealed datagrams. With `None`, no packets are accepted.
     fn limit(&mut self, bytes: Option<usize>) {
         self.bytes_max = bytes;
         if let Some(bytes) = bytes {
@@ -113,7 +114,7 @@ impl Link {
         }
     }
 
-    /// Frees the memory of all flows, whose packets take the ordinary route from now on.
+    /// Frees the memory of all flows, because their packets now take the ordinary route.
     fn forget(&mut self, now: Instant) {
         self.host.forget(now, PEER);
         self.is_touched = true;
@@ -145,7 +146,7 @@ pub(crate) struct Forwarder {
 const SPARE_MAX: usize = 256;
 
 /// Turns off reverse-path filtering and router advertisements of a device. `routing` has a rule for
-/// the system's reverse-path filter, and no router speaks IPv6 on the device. Kernels without these
+/// the system's reverse-path filter, and no IPv6 router uses the device. Kernels without these
 /// files have no such settings.
 fn set_filters(device: &str) {
     let _ = std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"), "0");
@@ -176,7 +177,7 @@ impl Forwarder {
         };
         let at = SocketAddr::new(listen.ip(), 0);
         let sockets = (0..ways).map(|_| SendSocket::bind(at, &options)).collect::<io::Result<Vec<_>>>()?;
-        // The choice of paths may differ between two runs.
+        // Random, because two runs need not choose the same paths.
         let seed = Seed::new(anabranch_net::random()?);
         let forwarder = Self {
             epoch: std::time::Instant::now(),
@@ -209,7 +210,7 @@ impl Forwarder {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// Gives a link a peer, with new machines, or takes its peer away.
+    /// Assigns a peer with new state machines to a link, or removes the link's peer.
     fn place(&mut self, number: usize, place: Option<PeerEndpoint>, came: Arc<ReceiveState>) {
         self.by_address.retain(|_, link| *link != number);
         self.by_channel.retain(|_, link| *link != number);
@@ -247,9 +248,9 @@ impl Forwarder {
         }
     }
 
-    /// Carries packets until all command senders are dropped.
+    /// Carries packets until all senders of commands are dropped.
     ///
-    /// Errors: the device or the socket is no longer readable.
+    /// Errors: the device or the socket cannot be read any more.
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> io::Result<()> {
         let mut timer = FineTimer::new()?;
         let mut batch = Batch::with_messages(16);
@@ -269,7 +270,7 @@ impl Forwarder {
                 came = self.socket.recv(&mut batch) => {
                     came?;
                     self.take_datagrams(&mut batch);
-                    // Packets are handed over before more are read.
+                    // Packets already read are processed before more are read.
                     self.stir();
                     for _ in 1..READS_MAX {
                         if self.socket.try_recv(&mut batch)? == 0 {
@@ -331,8 +332,8 @@ impl Forwarder {
                 let probe = control::probe(bytes.saturating_sub(OVERHEAD_BYTES), &says);
                 self.post(link, way, (OVERHEAD_BYTES + probe.len(), None), |out| out.extend(&probe));
                 if bytes == 0 {
-                    // Short probes detect dead paths while TCP is idle. A long probe may be lost
-                    // because of its length alone.
+                    // Short probes detect dead paths while TCP is idle. Long probes are not used
+                    // for this, because a long probe may be lost because of its length alone.
                     self.links[link].host.handle_probe(now, PEER, false);
                     self.links[link].is_touched = true;
                 }
@@ -393,7 +394,7 @@ impl Forwarder {
             if !is_any {
                 break;
             }
-            // Packets read together leave together.
+            // Packets that are read together are sent together.
             self.stir();
         }
         Ok(())
@@ -471,7 +472,7 @@ impl Forwarder {
         if self.bound_memory() {
             self.stir_links();
         }
-        // A device that is full or down loses packets.
+        // A device that is full or down drops packets.
         if !self.writes.is_empty() {
             let written = self.device.write(&mut self.writes);
             if let Err(error) = written {
@@ -487,7 +488,7 @@ impl Forwarder {
     }
 
     /// Makes the peers with the most bytes give up memory until the total is within the limit.
-    /// Returns true if a peer had to.
+    /// Returns true if any peer gave up memory.
     fn bound_memory(&mut self) -> bool {
         let (now, is_full) = (self.now(), self.held_bytes > MEMORY_MAX.as_u64());
         while self.held_bytes > MEMORY_MAX.as_u64()
@@ -564,8 +565,7 @@ impl Forwarder {
         }
     }
 
-    /// Queues a received packet for the device if it carries the addresses of the peer and
-    /// this host.
+    /// Queues a received packet for the device, if its addresses are the peer's and this host's.
     fn deliver(&mut self, number: usize, packet: CarriedPacket) {
         let Link { place, figures, .. } = &mut self.links[number];
         let segment = Segment::of(&packet.bytes).filter(|segment| {
@@ -588,16 +588,16 @@ impl Forwarder {
     }
 }
 
-/// Longest packet of TCP that fits a datagram of `datagram_bytes`.
+/// Returns the maximum length of a TCP packet that fits into a datagram of `datagram_bytes`.
 pub(crate) const fn packet_max(datagram_bytes: usize) -> usize {
-    // Room for two echoes beside the longest packet: as many arrive between two packets of a long
-    // flow.
+    // Leaves room for two echoes besides the longest packet: two datagrams arrive between two
+    // packets of a long flow.
     let beside =
         OVERHEAD_BYTES + anabranch_spray_proto::HEAD_BYTES_MAX + 2 * anabranch_spray_proto::ECHO_BYTES;
     datagram_bytes.saturating_sub(beside)
 }
 
-/// ECN bits of the inner header, for the outer one (RFC 6040, section 4.1).
+/// Returns the ECN bits of the inner header, for the outer header (RFC 6040, section 4.1).
 fn ecn_of(packet: &[u8]) -> Option<Ecn> {
     let [first, second, ..] = packet else { return None };
     match if first >> 4 == 6 { second >> 4 } else { *second } & 3 {

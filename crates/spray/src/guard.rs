@@ -1,12 +1,12 @@
 //! The agent's guard: a process that removes the routes of a stopped or killed agent.
 //!
-//! A stopped agent (a stop signal, a debugger) leaves routes into a device that is not read. The
-//! forwarding thread writes a beat into a pipe at intervals. After `SILENCE_MAX` without a beat the
-//! guard deletes the agent's routes, which the agent restores once it runs. The guard of a killed
-//! agent deletes its rules, too.
+//! A stopped agent (a stop signal, a debugger) leaves routes into a device that no process reads.
+//! The forwarding thread writes heartbeats into a pipe at intervals. After `SILENCE_MAX` without a
+//! heartbeat the guard deletes the agent's routes, which the agent restores once it runs again. If
+//! the agent is killed, the guard deletes the rules, too.
 //!
 //! Leaves out: a frozen cgroup with both processes, and a stop of both. In these cases the peers'
-//! agents remove their side, and this host's answers are lost. Read [`watch`].
+//! agents stop sending datagrams, and this host's answers are lost. Read [`watch`].
 
 use crate::kernel::Kernel;
 use anabranch_linux::guard::{self, Sign, WardWatch};
@@ -15,15 +15,15 @@ use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Time without a beat after which TCP takes the ordinary route: the peers' timeout for a silent
-/// agent.
+/// Time without a heartbeat after which TCP takes the ordinary route. It equals the peers' timeout
+/// for a silent agent.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// Number of checks on a process that is ending, and the interval between two: a process closes its
-/// files one by one.
+/// Number of checks whether an ending process is gone, and the interval between two checks. A
+/// process closes its files one by one.
 const LOOKS: u32 = 200;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// The guard process, as its agent sees it.
+/// The guard process, from the agent's side.
 #[derive(Debug)]
 pub(crate) struct Guard {
     command: Command,
@@ -32,7 +32,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard. Returns the non-blocking write end of the pipe for beats.
+    /// Starts the guard. Returns the non-blocking write end of the pipe for heartbeats.
     ///
     /// Errors: the system's.
     pub(crate) fn start(mut command: Command) -> io::Result<(Self, PipeWriter)> {
@@ -53,8 +53,8 @@ impl Guard {
         }
     }
 
-    /// Waits for the guard to end, after all write ends of the pipe are closed. A stopped guard is
-    /// left behind.
+    /// Waits for the guard to end, after all write ends of the pipe are closed. Stops waiting after
+    /// two seconds, for example if the guard is stopped.
     pub(crate) fn wait(mut self) {
         let Some(mut child) = self.child.take() else { return };
         for _ in 0..LOOKS {
@@ -66,8 +66,8 @@ impl Guard {
     }
 }
 
-/// Watches the parent process, which is the agent with this table, until it ends; then deletes its
-/// rules and routes.
+/// Watches the parent process, which is the agent with this table, until it ends. Then deletes the
+/// agent's rules and routes.
 ///
 /// Errors: the system's.
 pub fn watch(table: u32) -> io::Result<()> {
@@ -95,6 +95,6 @@ pub fn watch(table: u32) -> io::Result<()> {
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    // The next agent is already running, and has deleted them.
+    // The next agent is already running, and has deleted the old rules.
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! The kernel's rules, routes and devices, as an agent sees them: lists and changes.
+//! The kernel's rules, routes and devices that concern an agent: lists and changes.
 //!
-//! An agent's device carries the table's number in its alias, which shows other agents that this
-//! agent runs: the device ends with its process. Leaves out: netlink
+//! An agent's device has the table's number in its alias. The device ends with its process, so the
+//! alias shows other agents that this agent runs. Leaves out: netlink
 //! (`anabranch_linux::rtnetlink`), and the choice of rules and routes (`spray_proto::kernel`). Read
 //! [`Kernel`] first.
 
@@ -11,9 +11,9 @@ use anabranch_spray_proto::kernel::{PROTOCOL, Port, Route, Rule, RuleAction, Sel
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The alias of an agent's device, before its table's number.
+/// Alias of an agent's device up to the table's number.
 const ALIAS: &str = "anabranch spray, table ";
-/// The device of packets that begin on this host.
+/// Input device of packets that originate on this host.
 const LOOPBACK: &str = "lo";
 
 /// A socket to the kernel.
@@ -114,12 +114,13 @@ impl Kernel {
         self.rtnetlink.delete_route(&route_to(table, device, to))
     }
 
-    /// Deletes the rules of the agent with this table; returns how many the kernel has still.
+    /// Deletes the rules of the agent with this table. Returns how many of them remain in the
+    /// kernel.
     ///
     /// Errors: the kernel does not list its rules.
     pub(crate) fn delete_rules(&mut self, table: u32) -> Result<usize> {
         for rule in self.rules_of(table)? {
-            // A rule that stays is counted below.
+            // The count below includes a rule that could not be deleted.
             let _ = self.delete_rule(&rule);
         }
         Ok(self.rules_of(table)?.len())
@@ -133,7 +134,7 @@ impl Kernel {
         Ok(rules)
     }
 
-    /// Deletes all routes of a table; returns their count.
+    /// Deletes all routes of a table. Returns their number.
     pub(crate) fn delete_routes(&mut self, table: u32) -> usize {
         let mut count = 0;
         for is_ipv6 in [false, true] {
@@ -153,8 +154,8 @@ fn route_to(table: u32, device: u32, to: IpAddr) -> linux::Route {
 /// Converts a host route; `None` for any other route.
 fn read_route(route: &linux::Route) -> Option<(u32, Route)> {
     let to = route.to.address;
-    // A route without a source or an MTU was not set by an agent, and differs from every agent's
-    // route.
+    // An agent's route always has a source and an MTU. The values for a route without them differ
+    // from every agent's route.
     let (from, mtu_bytes) = (route.from.unwrap_or(to), route.mtu_bytes.unwrap_or(0));
     route.to.is_host().then_some((route.device, Route { to, from, mtu_bytes }))
 }
@@ -221,9 +222,9 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// #48: a rule reads back as written, and a rule with further attributes is not an agent's.
+    /// #48: a rule is read back as written, and a rule with further attributes is not an agent's.
     #[test]
-    fn rules_are_read_as_written() {
+    fn rules_read_back_as_written() {
         let pairs: [(IpAddr, IpAddr); 2] = [
             (Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into()),
             (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::UNSPECIFIED.into()),

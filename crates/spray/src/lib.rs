@@ -3,9 +3,10 @@
 //!
 //! The kernel routes TCP to peers into an [`Agent`]'s TUN device. The agent sends these packets in
 //! sealed datagrams from many UDP ports, so switches that hash headers (ECMP) spread packets rather
-//! than flows. Short flows are coded and reordered; long flows give way to them; congested and dead
-//! paths are avoided (`anabranch_spray_proto`). Addresses stay the same, so connections continue on
-//! the ordinary route where an agent ends or does not answer. Linux only; needs `CAP_NET_ADMIN`.
+//! than flows. Short flows are coded and reordered; long flows yield to short flows; congested and
+//! dead paths are avoided (`anabranch_spray_proto`). Addresses stay the same, so connections
+//! continue on the ordinary route if an agent ends or does not answer. Linux only; needs
+//! `CAP_NET_ADMIN`.
 //!
 //! ```no_run
 //! use anabranch_net::identity::Identity;

@@ -1,5 +1,5 @@
-//! The peers of an agent that runs: they come and go, and each has a session and a link of the
-//! forwarding thread.
+//! The peers of a running agent: peers are added and removed, and each has a session and a link of
+//! the forwarding thread.
 //!
 //! Read [`Members`] first.
 
@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 pub(crate) struct Member {
     pub(crate) peer: Peer,
     pub(crate) shown: Arc<Mutex<SessionStatus>>,
-    /// Becomes true for the session to end.
+    /// Set to true to end the session.
     end: watch::Sender<bool>,
 }
 
-/// All peers, by the number of their link.
+/// All peers, by link number.
 pub(crate) struct Members {
     shared: Shared,
     slots: Mutex<Vec<Option<Member>>>,
@@ -35,13 +35,14 @@ impl Members {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Peers with their links' numbers.
+    /// Returns the peers with their link numbers.
     pub(crate) fn list(&self) -> Vec<(usize, Member)> {
         let slots = self.lock();
         slots.iter().enumerate().filter_map(|(link, member)| Some((link, member.clone()?))).collect()
     }
 
-    /// Keeps sessions of `peers`, begins the missing ones in `sessions`, and has all others end.
+    /// Makes the sessions match `peers`: continues sessions of these peers, begins missing sessions
+    /// in `sessions`, and ends all other sessions.
     pub(crate) fn set(&self, peers: &[Peer], sessions: &mut JoinSet<usize>) {
         let mut slots = self.lock();
         for member in slots.iter().flatten() {
@@ -89,14 +90,14 @@ impl Members {
         (Member { peer: peer.clone(), shown, end }, session)
     }
 
-    /// The session of this link has ended: another peer may have the link.
+    /// Handles the end of this link's session: another peer may then use the link.
     pub(crate) fn free(&self, link: usize) {
         if let Some(slot) = self.lock().get_mut(link) {
             *slot = None;
         }
     }
 
-    /// Has all sessions end.
+    /// Ends all sessions.
     pub(crate) fn end(&self) {
         self.lock().iter().flatten().for_each(|member| _ = member.end.send(true));
     }

@@ -1,30 +1,30 @@
-//! Metrics of a host's agent: its status, and the durations for which peers were up.
+//! Metrics of a host's agent: its status, and how long peers were up.
 //!
-//! Leaves out: their format and their listener ([`anabranch_http::metrics`]).
+//! Leaves out: the format and the listener of metrics ([`anabranch_http::metrics`]).
 
 use crate::status::{PeerStatus, Status};
 use anabranch_http::metrics::{Histogram, Metrics};
 use anabranch_spray_proto::link::DirectReason;
 use std::collections::BTreeMap;
 
-/// Cause for which a peer's packets take the ordinary way.
+/// Reason why a peer's packets take the ordinary route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
-    /// Its datagrams do not arrive.
+    /// Datagrams to or from the peer do not arrive.
     Blocked,
-    /// Its connection ended.
+    /// The connection with the peer's agent ended.
     Closed,
-    /// Its agent has ended.
+    /// The peer's agent has ended.
     Ended,
-    /// A fault of this host or of the peer's.
+    /// This host or the peer's host has a fault.
     Fault,
-    /// Its agent does not know whether its datagrams arrive.
+    /// The peer's agent does not know yet whether its datagrams arrive.
     NotReady,
-    /// Its agent is silent.
+    /// The peer's agent is silent.
     Silent,
-    /// Its agent cannot be reached.
+    /// The peer's agent cannot be reached.
     Unreachable,
-    /// Its name has no usable address.
+    /// The peer's name has no usable address.
     Unresolved,
 }
 
@@ -87,11 +87,11 @@ impl Failures {
     }
 }
 
-/// Name, help and value of a count of each peer.
+/// Name, help text and value of a counter of each peer.
 type Count = (&'static str, &'static str, fn(&PeerStatus) -> u64);
 
-/// Counts of each peer since the start of the agent, since its address changed, or of its current
-/// keys.
+/// Counters of each peer. A counter starts at the start of the agent, at a change of the peer's
+/// address, or with the current keys.
 const COUNTS: [Count; 15] = [
     ("sent_bytes_total", "Payload bytes of TCP taken for the peer", |p| p.figures.packets.sent_bytes),
     ("received_bytes_total", "Payload bytes of TCP that came from the peer", |p| {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn status_of_a_peer_becomes_its_series() {
+    fn peer_status_becomes_series_with_peer_label() {
         let text = text(&status(), &anabranch_http::metrics::seconds());
         let all = Exposition::read(&text).expect("the format");
         assert_eq!(all.value("spray_sent_bytes_total{peer=\"b\"}"), Some(7.0));

@@ -1,4 +1,4 @@
-//! Datagrams queued for one path: datagrams of equal length go to the kernel in one call.
+//! Datagrams queued for one path: datagrams of equal length are sent in one system call.
 //!
 //! Read [`Outbox`] first.
 
@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 /// Maximum bytes queued.
 const BYTES_MAX: usize = 60_000;
 
-/// Consecutive datagrams to one host.
+/// Consecutive datagrams to one host over one path.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     segment_bytes: usize,
     ecn: Option<Ecn>,
-    /// True once a shorter datagram was queued, which must be the last.
+    /// True once a shorter datagram was queued, after which no datagram may follow.
     is_closed: bool,
 }
 
@@ -38,7 +38,7 @@ impl Outbox {
                 && self.bytes.len() + length <= BYTES_MAX
     }
 
-    /// Appends a datagram of `length` bytes, which the outbox must [`take`](Outbox::takes).
+    /// Appends a datagram of `length` bytes, for which [`takes`](Outbox::takes) must be true.
     pub(crate) fn push(&mut self, length: usize, ecn: Option<Ecn>, write: impl FnOnce(&mut Vec<u8>)) {
         if self.bytes.is_empty() {
             (self.segment_bytes, self.ecn, self.is_closed) = (length, ecn, false);
@@ -49,7 +49,7 @@ impl Outbox {
         self.is_closed |= length < self.segment_bytes;
     }
 
-    /// Bytes from `begin` on, which is the last datagram.
+    /// Bytes of the last datagram, which starts at `begin`.
     pub(crate) fn since(&mut self, begin: usize) -> &mut [u8] {
         &mut self.bytes[begin..]
     }

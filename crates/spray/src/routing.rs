@@ -1,12 +1,12 @@
 //! Kernel rules and routes of the agent, compared with the kernel's state every second.
 //!
-//! A peer has a route into the device while its packets travel in datagrams, and no route
-//! otherwise: then the kernel tries its next rules. The device ends with the agent's process, and
+//! A peer has a route into the device while its packets travel in datagrams. Otherwise it has no
+//! route there, and the kernel tries its next rules. The device ends with the agent's process, and
 //! the routes end with the device. A killed agent leaves rules without effect, which its guard or
 //! the next agent deletes.
 //!
 //! `spray_proto::kernel` decides on repairs; this module lists the kernel's state and makes the
-//! repairs. Leaves out: forwarded packets, which keep their route. Read [`Routing`] first.
+//! repairs. Leaves out: forwarded packets, whose routes do not change. Read [`Routing`] first.
 
 use crate::forward::Command;
 use crate::kernel::Kernel;
@@ -32,10 +32,10 @@ pub enum RoutingError {
     /// The kernel does not answer.
     #[error("rtnetlink: {0}: an agent lists rules and routes: Linux 4.17 or newer is needed")]
     Netlink(io::Error),
-    /// Another agent has the table.
+    /// Another agent uses the table.
     #[error("table {0}: another agent of this host has it: end that agent, or choose another --table")]
     TableTaken(u32),
-    /// The kernel refused.
+    /// The kernel refused a rule, a route or a device.
     #[error("{what}: {error}: an agent sets routes: run it as root, or with CAP_NET_ADMIN")]
     Refused {
         /// The rule, route or device.
@@ -63,10 +63,10 @@ struct State {
 }
 
 impl Routing {
-    /// Deletes stale rules of agents. This agent listens on `port`, has the device of this index,
-    /// and no peer yet.
+    /// Deletes stale rules of agents. This agent listens on `port`, its device has this index, and
+    /// it has no peer yet.
     ///
-    /// Errors: see [`RoutingError`]; an error leaves nothing behind.
+    /// Errors: see [`RoutingError`]; after an error no rule of this agent remains.
     pub(crate) fn set_up((device, index): (&str, u32), table: u32, port: u16) -> Result<Self, RoutingError> {
         let netlink = |error: NetlinkError| RoutingError::Netlink(error.into());
         let mut kernel = Kernel::open().map_err(netlink)?;
@@ -103,9 +103,9 @@ impl Routing {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// Has the rules follow the peers that have an address.
+    /// Updates the rules for the peers that have an address.
     ///
-    /// Errors: the first rule that the kernel refuses; all further rules are set.
+    /// Errors: the first rule that the kernel refuses; all further rules are still set.
     pub(crate) fn set_peers(&self, places: Vec<PeerEndpoint>) -> Result<(), RoutingError> {
         let mut state = self.lock();
         let mut done = Ok(());
@@ -116,9 +116,9 @@ impl Routing {
         done
     }
 
-    /// Deletes the rules, and returns how many of them the kernel has still.
+    /// Deletes the agent's rules. Returns how many of them remain in the kernel.
     ///
-    /// Errors: the kernel does not list them.
+    /// Errors: the kernel does not list its rules.
     pub(crate) fn clear(&self) -> io::Result<usize> {
         Ok(self.lock().kernel.delete_rules(self.table)?)
     }
@@ -142,8 +142,8 @@ impl Routing {
         self.apply(&mut state, &Repair::DeleteRoute(place.address))
     }
 
-    /// Compares every second, repairs, and reports through `faults` why TCP takes the ordinary
-    /// route.
+    /// Compares the states every second, makes repairs, and reports the current fault through
+    /// `faults`.
     pub(crate) async fn keep(
         self: Arc<Self>,
         pulse: Arc<Pulse>,
@@ -151,8 +151,8 @@ impl Routing {
         faults: watch::Sender<Option<Fault>>,
     ) -> Infallible {
         let mut ticks = tokio::time::interval(COMPARE_EVERY);
-        // After a standstill the next comparison is a full interval later, when the forwarding
-        // thread has beaten.
+        // After a delay the next comparison is a full interval later, so that the forwarding thread
+        // has sent a heartbeat by then.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -173,7 +173,8 @@ impl Routing {
         }
     }
 
-    /// Compares once and repairs. Returns true if the device must be created again.
+    /// Compares the states once and makes repairs. Returns true if the device must be created
+    /// again.
     fn compare(&self, beats: u64) -> bool {
         let state = &mut *self.lock();
         let observed = match self.observe(state, beats) {
@@ -203,7 +204,7 @@ impl Routing {
             Some(Ok(index)) => {
                 state.index = index;
                 let _ = state.kernel.mark_device(index, self.table);
-                // The routes vanished with the old device.
+                // The kernel deleted the routes with the old device.
                 let routed: Vec<IpAddr> = state.reconciler.routed().collect();
                 for to in routed {
                     if let Err(error) = self.apply(state, &Repair::SetRoute(to)) {
@@ -269,7 +270,7 @@ impl Routing {
                 let set = kernel.set_route(self.table, *index, route);
                 set.map_err(|error| refused(format!("route to {to}"), error))
             }),
-            // A rule or route that is already gone is no error.
+            // Deleting a rule or route that does not exist is not an error.
             Repair::DeleteRule(rule) => {
                 let _ = kernel.delete_rule(rule);
                 Ok(())

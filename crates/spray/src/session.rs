@@ -1,10 +1,11 @@
 //! The session with a peer's agent: connection, control messages, and the peer's route in the
 //! kernel.
 //!
-//! Of two agents the one with the lesser name calls and retries; the other one waits. Each
-//! connection has one channel, so the keys end with the connection, and worn-out keys are followed
-//! by a new connection. Between connections packets take the ordinary route. Leaves out: the
-//! control protocol's decisions (`spray_proto::link`). Read [`Session::keep`] first.
+//! Of two agents, the agent with the lesser name connects and retries, and the other agent waits.
+//! Each connection has one channel, so the keys end with the connection. When the keys have sealed
+//! their maximum, a new connection follows. Between connections packets take the ordinary route.
+//! Leaves out: the control protocol's decisions (`spray_proto::link`). Read [`Session::keep`]
+//! first.
 
 use crate::config::Peer;
 use crate::directory::{CallSender, Directory};
@@ -35,22 +36,23 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsStream;
 
-/// Pauses between two calls.
+/// Pauses between two connection attempts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_ms(100), Duration::from_secs(5));
 /// Duration from which a connection counts as a success, which resets the back-off.
 const STOOD_MIN: std::time::Duration = std::time::Duration::from_secs(5);
 /// Time limit of one connection attempt. The next attempt uses another source port, and so perhaps
-/// another path.
+/// another path through the network.
 const TRY_TIME: std::time::Duration = std::time::Duration::from_secs(1);
-/// Time limit of a connection with all attempts, and of a greeting.
+/// Time limit of all attempts for one connection, and of the greeting on a connection.
 const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
-/// Time after which a peer's name is looked up again, while there is no connection.
+/// Interval between two look-ups of a peer's name while there is no connection.
 const RESOLVE_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
-/// Period over which the longest received datagram is reported.
+/// Period over which the length of the longest received datagram is reported.
 const LATELY: Duration = Duration::from_secs(4);
-/// Minimum length of a packet of TCP. A path with a smaller MTU is not used.
+/// Minimum length of a TCP packet for which datagrams are used. A path with a smaller MTU is not
+/// used.
 const PACKET_MIN: usize = 512;
-/// Number of datagrams that announce the end of this agent; some may be lost.
+/// Number of datagrams that announce the end of this agent, because some may be lost.
 const BYES: usize = 3;
 /// Maximum bytes of an incomplete message.
 const UNREAD_MAX: usize = 64;
@@ -73,34 +75,34 @@ pub(crate) struct Shared {
     pub(crate) routing: Arc<Routing>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) commands: mpsc::Sender<Command>,
-    /// Why no peer's packets go by datagrams, if so.
+    /// Fault that prevents datagrams to all peers; `None` without a fault.
     pub(crate) faults: watch::Receiver<Option<Fault>>,
-    /// Times for which peers were up.
+    /// Durations for which peers were up.
     pub(crate) up_seconds: Histogram,
 }
 
 /// State of a session with one peer.
 pub(crate) struct Session {
-    /// The number of its link.
+    /// Number of the peer's link.
     pub(crate) number: usize,
     pub(crate) peer: Peer,
-    /// The address that its name had last; `None` without one.
+    /// Last known address of the peer's name; `None` if no address is known.
     pub(crate) place: Option<PeerEndpoint>,
-    /// Time of the last look-up of its name that gave an address.
+    /// Time of the last look-up of the peer's name that gave an address.
     pub(crate) resolved_at: Option<std::time::Instant>,
     pub(crate) shared: Shared,
     pub(crate) came: Arc<ReceiveState>,
     pub(crate) shown: Arc<Mutex<SessionStatus>>,
     /// True while the peer's route exists, or may exist.
     pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
-    /// True once the agent ends, or the peer is no peer of it any more.
+    /// True once the agent ends or the peer is removed.
     pub(crate) end: watch::Receiver<bool>,
     /// Sender and receiver of the peer's connections.
     pub(crate) call: CallSender,
     pub(crate) calls: mpsc::Receiver<TlsStream<TcpStream>>,
 }
 
-/// Reason for the end of an established connection, without a library's wording.
+/// Reason for the end of an established connection, in this project's wording.
 fn farewell(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
     if let Some(refusal) = tls::refusal(error) {
@@ -115,7 +117,7 @@ fn farewell(error: &io::Error) -> String {
     }
 }
 
-/// Error for the end of the forwarding thread.
+/// Returns the error for an ended forwarding thread.
 fn gone() -> io::Error {
     io::Error::other("the thread that carries packets has ended")
 }
@@ -131,7 +133,7 @@ impl Session {
                 Ok(place) if is_caller => self.call(place).await.map_err(|error| (Cause::Unreachable, error)),
                 Ok(_) => tokio::select! {
                     call = self.calls.recv() => call.ok_or_else(|| (Cause::Unreachable, gone())),
-                    // The name may have another address by now.
+                    // The name may resolve to another address by now.
                     () = sleep(RESOLVE_EVERY) => continue,
                     _ = self.end.changed() => continue,
                 },
@@ -169,9 +171,9 @@ impl Session {
         self.number
     }
 
-    /// The peer's address, looked up again if the last look-up is old.
+    /// Returns the peer's address, resolved again if the last look-up is old.
     ///
-    /// Errors: why it has none, or why this agent cannot use it.
+    /// Errors: why the peer has no address, or why this agent cannot use it.
     async fn settle(&mut self) -> io::Result<PeerEndpoint> {
         let is_recent = self.resolved_at.is_some_and(|at| at.elapsed() < RESOLVE_EVERY);
         if let Some(place) = self.place.filter(|_| is_recent) {
@@ -181,7 +183,7 @@ impl Session {
         let found = found.unwrap_or_else(|_| Err(io::Error::other("its name is not resolved in time")));
         let found = match found {
             Ok(found) => found,
-            // A name server that is away takes no address away.
+            // The known address is kept if the name server does not answer.
             Err(error) => return self.place.ok_or(error),
         };
         self.resolved_at = Some(std::time::Instant::now());
@@ -200,7 +202,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Gives the peer's address back.
+    /// Releases the peer's address.
     async fn leave(&mut self) {
         if self.place.take().is_none() {
             return;
@@ -211,7 +213,7 @@ impl Session {
         let _ = self.shared.commands.send(place).await;
     }
 
-    /// The address that packets go to now.
+    /// Returns the address to which packets are sent now.
     fn place(&self) -> io::Result<PeerEndpoint> {
         self.place.ok_or_else(|| io::Error::other("it has no address"))
     }
@@ -240,8 +242,8 @@ impl Session {
         }
     }
 
-    /// Stores and logs that packets travel in datagrams, from packets of up to `mtu` bytes. An
-    /// unchanged state is logged once.
+    /// Stores and logs that packets of up to `mtu` bytes travel in datagrams. An unchanged state is
+    /// logged once.
     fn show_up(&self, mtu: usize) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if shown.up.is_none() {
@@ -252,12 +254,13 @@ impl Session {
         (shown.up, shown.why) = (Some(mtu), None);
     }
 
-    /// Stores, counts and logs why packets take the ordinary way. An unchanged state is logged
+    /// Stores, counts and logs why packets take the ordinary route. An unchanged state is logged
     /// once.
     fn show_down(&self, cause: Cause, why: String) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = shown.why.as_ref() == Some(&why);
-        // A link names its cause before it closes its connection with the same words.
+        // A link reports its cause before it closes its connection with the same words, so that
+        // cause is counted only once.
         if cause != Cause::Closed || !is_known {
             shown.failures.count(cause);
         }
@@ -271,8 +274,8 @@ impl Session {
         shown.why = Some(why);
     }
 
-    /// Greets, then serves the connection until it fails. Packets take the ordinary route
-    /// afterwards.
+    /// Exchanges greetings, then serves the connection until it fails. Afterwards packets take the
+    /// ordinary route.
     ///
     /// Errors: the reason for the end of the connection.
     async fn keep(&mut self, mut stream: TlsStream<TcpStream>, is_caller: bool) -> io::Result<()> {
@@ -311,8 +314,8 @@ impl Session {
             };
             tokio::task::spawn_blocking(route).await.map_err(io::Error::other)?.map_err(io::Error::other)
         };
-        // The order of both steps keeps the kernel from handing over packets that the thread would
-        // refuse.
+        // The order of both steps ensures that the kernel never routes packets into the device that
+        // the thread would refuse.
         if bytes.is_some() {
             self.shared.commands.send(set).await.map_err(|_| gone())?;
             route.await
@@ -396,7 +399,7 @@ impl Session {
                 }
                 Ok(()) = faults.changed() => link.handle_fault(now(), *faults.borrow_and_update()),
                 _ = end.changed() => {
-                    // The end is announced by datagrams and over the connection, as `link` expects.
+                    // The end is announced in datagrams and over the connection, as `link` expects.
                     for _ in 0..BYES {
                         self.probe(0, Control::Bye).await?;
                     }
@@ -416,16 +419,16 @@ async fn say(stream: &mut TlsStream<TcpStream>, message: Control) -> io::Result<
     stream.flush().await
 }
 
-/// The peer's address, and the address of this host that packets leave from; `last` is kept if the
-/// name still has it.
+/// Finds the peer's address, and this host's source address towards it. The last address is kept if
+/// the name still resolves to it.
 ///
-/// Errors: no address, no way there, or an address of no other host.
+/// Errors: no address, no route to it, or an address that belongs to no other host.
 async fn find(peer: &Peer, listen: SocketAddr, last: Option<PeerEndpoint>) -> io::Result<PeerEndpoint> {
     let found = lookup_host((peer.host.as_str(), peer.port)).await;
     let found: Vec<SocketAddr> = found
         .map_err(|_| io::Error::other(format!("no address of `{}`: check the name", peer.host)))?
-        // An agent that listens at one address, or at all IPv4 addresses, is reached by that family
-        // alone.
+        // An agent that listens on one address, or on all IPv4 addresses, can only be reached by
+        // that address family.
         .filter(|to| listen.is_ipv4() == to.is_ipv4() || listen.is_ipv6() && listen.ip().is_unspecified())
         .collect();
     let kept = found.iter().find(|to| last.is_some_and(|last| last.address == to.ip()));
@@ -439,8 +442,8 @@ async fn find(peer: &Peer, listen: SocketAddr, last: Option<PeerEndpoint>) -> io
     let local = || {
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        // Peers admit calls from the address that they name, which is the one that this agent
-        // listens at.
+        // Peers accept connections only from the address in their configuration, which is the
+        // address that this agent listens on.
         let from = Some(listen.ip()).filter(|from| !from.is_unspecified()).unwrap_or(any);
         let socket = std::net::UdpSocket::bind((from, 0))?;
         socket.connect(to)?;
@@ -454,7 +457,7 @@ async fn find(peer: &Peer, listen: SocketAddr, last: Option<PeerEndpoint>) -> io
     Ok(PeerEndpoint { address: to.ip(), local, port: peer.port })
 }
 
-/// Agrees on a channel number, which the caller draws.
+/// Agrees on a channel number, which the connecting agent draws.
 async fn greet(stream: &mut TlsStream<TcpStream>, is_caller: bool) -> io::Result<ChannelId> {
     let own = ChannelId::random().map_err(io::Error::other)?;
     if is_caller {
@@ -466,7 +469,7 @@ async fn greet(stream: &mut TlsStream<TcpStream>, is_caller: bool) -> io::Result
             return Err(io::Error::other("its agent went away: does it name this host as a peer?"));
         }
         if let Some((message, length)) = Control::decode(&unread).map_err(io::Error::other)? {
-            // The peer must wait for the answer before its next message.
+            // The peer must wait for the answer to its greeting before its next message.
             if length < unread.len() {
                 return Err(io::Error::other("its agent speaks before it is answered"));
             }

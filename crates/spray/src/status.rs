@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 /// Time limit of an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// Maximum bytes of an answer, with some hundreds for each path of each peer.
+/// Maximum bytes of an answer, which has some hundred bytes for each path of each peer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Status of an agent.
@@ -29,7 +29,7 @@ pub struct Status {
     pub listen: String,
     /// Number of UDP source ports, each a possible path.
     pub ways: u16,
-    /// Number of peers to which TCP goes over every path now.
+    /// Number of peers whose TCP is currently spread over every path.
     pub up: usize,
     /// Status of each peer.
     pub peers: Vec<PeerStatus>,
@@ -40,17 +40,17 @@ pub struct Status {
 pub struct PeerStatus {
     /// Name of the peer.
     pub name: String,
-    /// Address of the peer; `None` while its name has none.
+    /// Address of the peer; `None` while its name does not resolve.
     pub address: Option<String>,
     /// True while TCP to the peer is spread over every path.
     pub is_up: bool,
     /// Seconds since `is_up` last changed.
     pub since_s: f64,
-    /// Reason why TCP is not spread; none if it is.
+    /// Reason why TCP is not spread; `None` while it is spread.
     pub why: Option<String>,
     /// Longest packet of TCP to this peer, IP header included, in bytes.
     pub mtu_bytes: Option<u64>,
-    /// Failed attempts, and ends of `is_up`, by cause.
+    /// Failed attempts and ends of `is_up`, by cause.
     #[serde(default)]
     pub failures: BTreeMap<String, u64>,
     /// Counters and measurements.
@@ -58,7 +58,7 @@ pub struct PeerStatus {
     pub figures: LinkFigures,
 }
 
-/// Counters of a peer since the start of the agent.
+/// Counters and measurements of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkFigures {
     /// Flows with state, which expires some seconds after their last packet.
@@ -69,14 +69,14 @@ pub struct LinkFigures {
     pub unit_packets_mean: f64,
     /// Mean number of parities of a unit.
     pub parities_mean: f64,
-    /// Packets of short flows, sent in units.
+    /// Packets of short flows sent in units.
     pub source_packets: u64,
-    /// Parities of these units.
+    /// Parities sent for these units.
     pub parity_packets: u64,
-    /// Packets with data, and parities.
+    /// Packets with data, and parities, sent to the peer.
     pub sprayable_packets: u64,
-    /// Sprayable packets that left by the fastest path. The remainder belongs to long flows that
-    /// gave way to active short flows.
+    /// Sprayable packets sent over the fastest path. The remaining sprayable packets belong to long
+    /// flows that yielded to active short flows.
     pub sprayed_packets: u64,
     /// Packets of short flows sent again because they were overdue.
     pub repeated_packets: u64,
@@ -88,9 +88,9 @@ pub struct LinkFigures {
     pub shed_flows: u64,
     /// Packets recovered from parities.
     pub recovered_packets: u64,
-    /// Packets and parities received without need.
+    /// Packets and parities that arrived but were not needed.
     pub surplus_packets: u64,
-    /// Packets that the receiver stopped waiting for.
+    /// Missing packets for which the receiver stopped waiting.
     pub given_up_packets: u64,
     /// Packets that overtook earlier packets.
     pub early_packets: u64,
@@ -116,7 +116,7 @@ pub struct LinkFigures {
     pub replayed_datagrams: u64,
     /// Received datagrams that the peer did not seal.
     pub forged_datagrams: u64,
-    /// Packets of TCP at this host's device.
+    /// Packets of TCP between the device and the peer.
     #[serde(flatten)]
     pub packets: PacketFigures,
     /// Figures of each path.
@@ -129,12 +129,12 @@ pub struct PacketFigures {
     /// Payload bytes taken for the peer.
     #[serde(default)]
     pub sent_bytes: u64,
-    /// Payload bytes that came from the peer.
+    /// Payload bytes received from the peer.
     #[serde(default)]
     pub received_bytes: u64,
-    /// Received packets whose addresses the peer may not use.
+    /// Received packets refused because of addresses that the peer may not use.
     pub refused_in_packets: u64,
-    /// Packets that were too long for a datagram.
+    /// Packets refused because they were too long for a datagram.
     pub refused_out_packets: u64,
 }
 
@@ -143,11 +143,11 @@ pub struct PacketFigures {
 pub struct PathFigures {
     /// Number of the path, from 0.
     pub number: u16,
-    /// Datagrams received over the path.
+    /// Datagrams sent over the path and acknowledged.
     pub came_datagrams: u64,
-    /// Received datagrams with an ECN mark.
+    /// Acknowledged datagrams that arrived with an ECN mark.
     pub marked_datagrams: u64,
-    /// Datagrams that were overdue.
+    /// Datagrams whose acknowledgement was overdue.
     pub late_datagrams: u64,
     /// Smoothed round trip, in seconds.
     pub rtt_s: Option<f64>,
@@ -186,7 +186,7 @@ pub async fn ask(socket: &Path) -> io::Result<Status> {
 pub(crate) async fn answer(listener: UnixListener, status: impl AsyncFn() -> Status) {
     loop {
         let Ok((mut stream, _)) = listener.accept().await else {
-            // Accepting may fail for lack of descriptors, which may be freed meanwhile.
+            // Accepting may fail for lack of descriptors, which may be freed during the pause.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

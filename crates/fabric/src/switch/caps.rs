@@ -1,11 +1,11 @@
-//! Coding-based adaptive packet spraying (CAPS): short flows are sprayed; long ones keep to one
-//! path while short ones are present, and are sprayed otherwise.
+//! Coding-based adaptive packet spraying (CAPS): short flows are sprayed. A long flow keeps to one
+//! path while short flows are present, and is sprayed otherwise.
 //!
 //! Source: Hu and others, *CAPS: Coding-Based Adaptive Packet Spraying to Reduce Flow Completion
 //! Time in Data Center* (2019), section V and Algorithm 1. Differs: hosts state which flows are
-//! short, as they know and count it, where the paper's switch counts each flow's bytes. Only
-//! packets with a choice of paths are sampled, not those on their way down. A packet without a
-//! stated class counts as a long flow's. Leaves out: coding (`spray-proto`).
+//! short, because they count each flow's bytes, where the paper's switch counts them. Only packets
+//! with a choice of paths are sampled, not packets on their way down to a host. A packet without a
+//! stated class counts as a long flow's packet. Leaves out: coding (`spray-proto`).
 
 use super::PolicyInput;
 use super::ecmp::Ecmp;
@@ -13,36 +13,36 @@ use super::rps::Rps;
 use crate::packet::FlowClass;
 use anabranch_units::{Duration, RandomStream};
 
-/// Length of a sample.
+/// Duration of a sample.
 const SAMPLE: Duration = Duration::from_us(500);
 
-/// State of the policy: the result of the last sample, and observations of the current one.
+/// State of the policy: the result of the last sample, and the observations in the current sample.
 #[derive(Clone, Debug)]
 pub struct Caps {
     by_flow: Ecmp,
     by_packet: Rps,
-    /// Number of the sample.
+    /// Number of the current sample.
     sample: u64,
-    /// Whether the last sample had short flows.
+    /// True if the last sample had short flows.
     is_on: bool,
     was_seen: bool,
-    /// Paths taken by short flows in this sample as a bit map of up to [`WAYS_MAX`], and the number
-    /// of paths.
+    /// Bit map of the paths that short flows took in this sample, up to [`WAYS_MAX`], and the
+    /// number of paths.
     used: u64,
     ways: u32,
     unused: UnusedPathStats,
 }
 
-/// Maximum number of paths distinguished.
+/// Maximum number of paths that are counted separately.
 const WAYS_MAX: u32 = 64;
 
-/// Paths without short flows in samples that had some: long flows avoid them, too (section IX-E,
-/// Figure 23 c).
+/// Statistics of paths without short flows in samples that had short flows. Long flows avoid these
+/// paths, too (section IX-E, Figure 23 c).
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct UnusedPathStats {
-    /// Samples with short flows.
+    /// Number of samples with short flows.
     pub samples: u64,
-    /// Sum over samples of the share of paths without short flows.
+    /// Sum, over these samples, of the share of paths without short flows.
     pub share_sum: f64,
 }
 
@@ -85,7 +85,7 @@ impl Caps {
         way
     }
 
-    /// Paths left unused by short flows in completed samples.
+    /// Statistics of the paths that short flows left unused in completed samples.
     pub(crate) const fn unused(&self) -> UnusedPathStats {
         self.unused
     }

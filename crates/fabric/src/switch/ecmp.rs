@@ -1,20 +1,20 @@
 //! Equal-cost multipath: a flow keeps to one path, chosen by a hash.
 //!
 //! Source: RFC 2992, hash-threshold. The hash is splitmix64's finaliser over source, destination
-//! and flow, which represent the five-tuple, the entropy that a sender may vary, and the switch's
-//! salt, so that the layers of a network choose independently.
+//! and flow (in place of the five-tuple), the entropy that a sender may vary, and the switch's
+//! salt. The salt makes the layers of a network choose independently.
 
 use super::PolicyInput;
 use anabranch_units::RandomStream;
 
-/// State of the policy: a salt.
+/// State of the policy: the salt of its hash.
 #[derive(Clone, Debug)]
 pub struct Ecmp {
     salt: u64,
 }
 
 impl Ecmp {
-    /// A policy with this salt, which should differ between the switches of a network.
+    /// Creates a policy with this salt, which should differ between the switches of a network.
     pub const fn new(salt: u64) -> Self {
         Self { salt }
     }
@@ -28,13 +28,13 @@ impl Ecmp {
         self.way(view, view.count())
     }
 
-    /// One of `count` paths.
+    /// Returns one of `count` paths by flow and entropy.
     #[inline]
     pub(super) fn way(&self, view: &PolicyInput<'_>, count: u32) -> u32 {
         self.hashed(view, count, view.meta.entropy)
     }
 
-    /// The path of the packet's flow, whatever the packet's entropy.
+    /// Returns the path of the packet's flow, regardless of the packet's entropy.
     #[inline]
     pub(super) fn of_flow(&self, view: &PolicyInput<'_>) -> u32 {
         self.hashed(view, view.count(), 0)

@@ -1,28 +1,29 @@
-//! Freeway: some paths are for long flows and the rest for short ones, in a ratio that follows the
-//! number of long flows.
+//! Freeway: some paths are reserved for long flows and the remaining paths for short flows. The
+//! ratio follows the number of long flows.
 //!
 //! Source: Wang and others, *Freeway: Adaptively isolating the elephant and mice flows on different
 //! transmission paths* (2014), as described and simulated by Hu and others (*CAPS*, sections II and
 //! IX). Choices that neither paper states: the number of paths for long flows equals the number of
-//! long flows in the last 500 us, up to half of all paths; without long flows all paths are for
-//! short ones. Within its part a flow is hashed to a path. Hosts state which flows are short.
+//! long flows in the last sample of 500 us, up to half of all paths. Without long flows all paths
+//! are for short flows. A flow is hashed to one of the paths for its class. Hosts state which flows
+//! are short.
 
 use super::PolicyInput;
 use super::ecmp::Ecmp;
 use crate::packet::FlowClass;
 use anabranch_units::{Duration, RandomStream};
 
-/// Length of a sample.
+/// Duration of a sample.
 const SAMPLE: Duration = Duration::from_us(500);
-/// Maximum number of long flows distinguished.
+/// Maximum number of long flows that are counted separately.
 const FLOWS_MAX: usize = 256;
 
-/// State of the policy: the long flows of this sample, and their number in the last one.
+/// State of the policy: the long flows in this sample, and their number in the last sample.
 #[derive(Clone, Debug)]
 pub struct Freeway {
     hash: Ecmp,
     sample: u64,
-    /// Long flows of this sample, sorted.
+    /// Numbers of the long flows in this sample, sorted.
     flows: Vec<u32>,
     before: u32,
 }

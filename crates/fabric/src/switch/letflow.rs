@@ -1,9 +1,9 @@
-//! LetFlow: a flow switches to another random path after a pause long enough that no packet can be
-//! overtaken.
+//! LetFlow: a flow changes to another random path after a pause that is long enough to prevent
+//! overtaking.
 //!
 //! Source: Vanini and others, *Let It Flow: Resilient Asymmetric Load Balancing with Flowlet
 //! Switching* (2017), sections 3 and 4: a pause of 500 us, and a table of hashed flows without
-//! tags, so that two flows in one slot count as one.
+//! tags, so that two flows in one slot count as one flow.
 
 use super::PolicyInput;
 use super::ecmp::Ecmp;
@@ -15,12 +15,12 @@ const PAUSE: Duration = Duration::from_us(500);
 /// Number of slots for flows.
 const FLOWS: u32 = 1 << 14;
 
-/// State of the policy: time and path of the last packet of each slot.
+/// State of the policy: time and path of the last packet in each slot.
 #[derive(Clone, Debug)]
 pub struct LetFlow {
     hash: Ecmp,
     draw: Rps,
-    /// Allocated at the first packet: most switches of a large network never have a choice.
+    /// Allocated at the first packet, because most switches of a large network never choose a path.
     places: Vec<(RunInstant, u32)>,
 }
 

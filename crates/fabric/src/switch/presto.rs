@@ -1,16 +1,16 @@
-//! Presto: each cell of 64 KiB of a flow takes the next path.
+//! Presto: each 64 KiB cell of a flow takes the next path.
 //!
 //! Source: He and others, *Presto: Edge-based Load Balancing for Fast Datacenter Networks* (2015),
-//! section 3. There the sender's host cuts flows into cells and labels each with a path, in turns.
-//! Here it numbers the cells (`entropy`), and the first switch takes its paths in turns by that
-//! number; switches above it, in networks with more layers, choose by a hash of flow and cell.
-//! Leaves out: cutting of flows by hosts, and restoring order (`spray-proto`).
+//! section 3. In the paper the sending host cuts flows into cells and labels each cell with a path,
+//! in turns. Here the host numbers the cells (`entropy`), and the first switch takes its paths in
+//! turns by that number. Switches above it, in networks with more layers, choose by a hash of flow
+//! and cell. Leaves out: cutting of flows by hosts, and restoring order (`spray-proto`).
 
 use super::PolicyInput;
 use super::ecmp::Ecmp;
 use anabranch_units::RandomStream;
 
-/// State of the policy: the hash's.
+/// State of the policy: the hash of flows.
 #[derive(Clone, Debug)]
 pub struct Presto {
     hash: Ecmp,

@@ -1,7 +1,7 @@
 //! Random packet spraying (RPS): every packet takes a random path.
 //!
 //! Source: Dixit and others, *On the impact of packet spraying in data center networks* (2013),
-//! section 3: uniform, regardless of queues.
+//! section 3: the path is drawn uniformly, regardless of queues.
 
 use super::PolicyInput;
 use anabranch_units::RandomStream;
@@ -13,12 +13,13 @@ pub struct Rps {
 }
 
 impl Rps {
-    /// A policy that draws from `random`, which should differ between the switches of a network.
+    /// Creates a policy that draws from `random`, which should differ between the switches of a
+    /// network.
     pub const fn new(random: RandomStream) -> Self {
         Self { random }
     }
 
-    /// The stream keeps its older name, as the name decides the draws.
+    /// Creates the policy. The stream keeps its older name, because the name determines the draws.
     pub(super) fn drawn(stream: &dyn Fn(&str) -> RandomStream) -> Self {
         Self::new(stream("spray")) // tidy-allow: systems, a stream's name
     }

@@ -1,5 +1,5 @@
-//! Properties of the hybrid switch: order, rates and delays of both networks, and sizes that follow
-//! the schedule.
+//! Tests of the hybrid switch: order, rates and delays of both networks, and limits that follow the
+//! schedule.
 
 use super::Sink;
 use anabranch_fabric::*;
@@ -37,9 +37,9 @@ fn counters(fabric: &Fabric<Sink>) -> CircuitCounters {
     fabric.circuit_switch(SWITCH).expect("the switch is element 0").counters()
 }
 
-/// The thesis's law: 10 us, and 7.2 us for each 9,000-byte packet in the queue.
+/// In the thesis the packet path takes 10 us, and 7.2 us for each 9,000-byte packet in the queue.
 #[test]
-fn packet_path_takes_ten_us_plus_transmission_per_packet() {
+fn packet_path_takes_10_us_plus_transmission_times() {
     let mut fabric = between_racks(settings());
     // Racks 0 and 2 have no circuit before 200 us.
     let at = Instant::from_us(25);
@@ -62,7 +62,7 @@ fn circuit_takes_its_delay_and_one_transmission() {
 }
 
 #[test]
-fn small_packets_go_round_the_switch_at_once() {
+fn small_packets_bypass_the_switch_at_once() {
     let around = Some(ByteCount::new(100));
     let mut fabric = between_racks(CircuitSettings { around, ..settings() });
     // In the night before the circuit a packet has no path through the switch.
@@ -76,7 +76,7 @@ fn small_packets_go_round_the_switch_at_once() {
 }
 
 #[test]
-fn packets_round_the_switch_are_marked_too() {
+fn packets_that_bypass_the_switch_are_marked_too() {
     let settings =
         CircuitSettings { around: Some(ByteCount::new(100)), mark_ahead: Some(Duration::ZERO), ..settings() };
     let mut fabric = between_racks(settings);
@@ -90,7 +90,7 @@ fn packets_round_the_switch_are_marked_too() {
 }
 
 #[test]
-fn circuit_is_one_hop_and_packet_network_two() {
+fn circuit_counts_one_hop_and_packet_network_two() {
     let mut fabric = between_racks(settings());
     let at = Instant::from_us(25);
     for destination in [1, 2] {
@@ -114,7 +114,7 @@ fn packets_wait_in_the_night_before_their_circuit() {
 #[test]
 fn packets_return_to_the_packet_path_after_the_day() {
     let mut fabric = between_racks(settings());
-    // The transmission would end with the night's first picosecond.
+    // The transmission would end one picosecond after the beginning of the night.
     let late = Instant::from_us(200) - Duration::from_ns(900) + Duration::from_ps(1);
     fabric.inject(late, SWITCH, PacketMeta::new(0, 1, FRAME), 0);
     fabric.advance(Instant::MAX);
@@ -122,9 +122,9 @@ fn packets_return_to_the_packet_path_after_the_day() {
 }
 
 #[test]
-fn full_queues_drop_and_packets_inside_do_not() {
+fn full_queues_drop_packets_outside_the_packet_network() {
     let mut fabric = between_racks(settings());
-    // Three racks send to the fourth, whose link takes a third of the packets.
+    // Three racks send to the fourth rack, whose link takes a third of the packets.
     let mut now = Instant::from_us(20);
     for number in 0..900 {
         for source in 1..RACKS {
@@ -140,9 +140,10 @@ fn full_queues_drop_and_packets_inside_do_not() {
     assert_eq!(counters(&fabric).circuit_bytes + counters(&fabric).packet_bytes, totals.delivered * 9_000);
 }
 
-/// The queue from rack 0 to rack 1 holds s, b, s packets around its day, from tau before it.
+/// The queue from rack 0 to rack 1 holds s packets, b packets from tau before its day to its end,
+/// and then s packets.
 #[test]
-fn queue_grows_before_its_day_and_shrinks_after_it() {
+fn queue_limit_grows_before_its_day_and_shrinks_afterwards() {
     let ahead = Duration::from_us(100);
     let resize = Some(Resize { packets_max: 64, ahead, drops_excess: false });
     // Rack 0 reaches rack 1 in the first day of each week of 600 us, from 20 to 200 us.
@@ -157,13 +158,13 @@ fn queue_grows_before_its_day_and_shrinks_after_it() {
     }
 }
 
-/// A week of one shift in which rack 0 reaches the rack that follows by `shift`.
+/// Returns a timetable of one shift, in which rack 0 reaches rack `shift`.
 fn week(shift: u16) -> Timetable<Matching> {
     shifts(RACKS, [shift], DAY, NIGHT).expect("days and nights have a length")
 }
 
 #[test]
-fn timetables_change_at_the_end_of_a_week() {
+fn new_timetable_begins_at_the_end_of_a_week() {
     let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
     let send = |fabric: &mut Fabric<Sink>, at, to| {
         fabric.inject(Instant::from_us(at), SWITCH, PacketMeta::new(0, to, FRAME), 0);
@@ -175,7 +176,7 @@ fn timetables_change_at_the_end_of_a_week() {
     send(&mut fabric, 110, 2);
     fabric.advance(Instant::from_us(200));
     assert_eq!(counters(&fabric), CircuitCounters { circuit_bytes: 9_000, packet_bytes: 9_000 });
-    // The second week begins at 200 us, with the night before the other circuit.
+    // The second week begins at 200 us with a night, which is followed by the other circuit.
     send(&mut fabric, 205, 1);
     send(&mut fabric, 205, 2);
     fabric.advance(Instant::MAX);
@@ -186,7 +187,7 @@ fn timetables_change_at_the_end_of_a_week() {
 }
 
 #[test]
-fn timetable_waits_for_the_week_that_it_is_for() {
+fn new_timetable_begins_in_the_requested_week() {
     for (from, until) in [(0, 200), (200, 200), (201, 400), (400, 400)] {
         let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
         let from = Instant::from_us(from);
@@ -203,12 +204,12 @@ fn timetable_waits_for_the_week_that_it_is_for() {
 }
 
 #[test]
-fn queue_sizes_follow_a_new_timetable() {
+fn queue_limits_follow_a_new_timetable() {
     let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(40), drops_excess: false });
     for (at, size) in [(170, 64), (199, 64), (200, 16), (520, 16)] {
         let settings = CircuitSettings { resize, timetable: week(1), ..settings() };
         let mut fabric = between_racks(settings);
-        // Rack 0 reaches rack 1 until 200 us, and never again.
+        // Rack 0 reaches rack 1 until 200 us, and not later.
         fabric
             .handle_timetable(Instant::from_us(1), SWITCH, week(2), Instant::ZERO)
             .expect("shifts are matchings");
@@ -222,7 +223,7 @@ fn queue_sizes_follow_a_new_timetable() {
 }
 
 #[test]
-fn wrong_timetables_are_refused_and_change_nothing() {
+fn invalid_timetables_are_refused_and_change_nothing() {
     let mut fabric = between_racks(CircuitSettings { timetable: week(1), ..settings() });
     let wrong = Timetable::new(vec![(DAY, vec![Some(RACKS)])]).expect("a day has a length");
     let error =
@@ -233,13 +234,14 @@ fn wrong_timetables_are_refused_and_change_nothing() {
     assert_eq!(counters(&fabric).circuit_bytes, 9_000);
 }
 
-/// Of 101 packets that come as the day ends one leaves at once, 64 fit, and 16 may stay.
+/// Of 101 packets that arrive just before the day ends, one leaves at once, 64 fit into the queue,
+/// and 16 may stay when it shrinks.
 #[test]
-fn shrinking_queue_drops_its_tail_only_if_told() {
+fn shrinking_queue_drops_its_tail_only_if_set() {
     for (drops_excess, dropped) in [(false, 101 - 65), (true, 101 - 17)] {
         let resize = Some(Resize { packets_max: 64, ahead: Duration::ZERO, drops_excess });
         let mut fabric = between_racks(CircuitSettings { resize, ..settings() });
-        // The circuit of rack 0 takes 0.9 us for a packet, and 1 us is left of the day.
+        // A packet takes 0.9 us in the circuit of rack 0, and 1 us of the day remains.
         let late = Instant::from_us(199);
         fabric.advance(late);
         for number in 0..101 {
@@ -255,7 +257,7 @@ fn shrinking_queue_drops_its_tail_only_if_told() {
 }
 
 #[test]
-fn marks_begin_at_the_same_share_of_each_size() {
+fn marking_threshold_is_the_same_share_of_each_limit() {
     let queue = QueueLimits { packets_max: 16, bytes_max: None, mark_packets: Some(4) };
     let resize = Some(Resize { packets_max: 64, ahead: Duration::from_us(100), drops_excess: false });
     for (at, unmarked) in [(400, 5), (610, 16)] {
@@ -297,7 +299,7 @@ fn packets_against_a_circuit_are_marked_until_its_end() {
 }
 
 #[test]
-fn latency_is_counted_by_network_without_acknowledgements() {
+fn latency_is_counted_per_network_without_acknowledgements() {
     let mut fabric = between_racks(settings());
     let packets = [(25, 2, FRAME), (25, 2, FRAME), (25, 2, 1_001), (100, 1, FRAME), (100, 1, 1_000)];
     for (number, (at_us, dst, size)) in (0..).zip(packets) {
@@ -311,7 +313,7 @@ fn latency_is_counted_by_network_without_acknowledgements() {
 }
 
 #[test]
-fn queues_keep_within_their_bytes() {
+fn queues_keep_their_byte_limit() {
     let queue = QueueLimits { packets_max: 16, bytes_max: Some(ByteCount::new(20_000)), mark_packets: None };
     let mut fabric = between_racks(CircuitSettings { queue, ..settings() });
     for number in 0..8 {
@@ -333,8 +335,8 @@ fn traffic_within_a_rack_passes_at_once() {
 }
 
 proptest! {
-    /// A circuit that delays longer than the packet network lets packets after a day overtake the
-    /// last ones of the day.
+    /// If a circuit has a longer delay than the packet network, packets after a day overtake the
+    /// last packets of the day.
     #[test]
     fn packets_of_a_pair_arrive_in_order(
         resized in any::<bool>(),

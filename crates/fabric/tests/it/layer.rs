@@ -6,7 +6,7 @@ use anabranch_fabric::*;
 use anabranch_units::*;
 use std::sync::Arc;
 
-/// Sends numbered messages at once, and reports those it receives.
+/// Test machine: sends numbered messages at once, and reports the messages that it receives.
 #[derive(Debug)]
 struct End {
     peer: PeerId,
@@ -42,8 +42,8 @@ impl Endpoint for End {
     }
 }
 
-/// Opens two ends, and keeps the second end's reports. With `moves_out`, another host's machine
-/// takes the first end's slot before the layer sends a held packet.
+/// User that opens two machines, and keeps the reports of the second. With `moves_out`, another
+/// host's machine takes the first machine's slot before the layer sends a held packet.
 #[derive(Default)]
 struct Pair {
     came: Vec<(Instant, u32)>,
@@ -72,8 +72,8 @@ impl User for Pair {
     }
 }
 
-/// Labels each packet with its flow's size, drops the second, sends the first twice, and delays the
-/// third by a millisecond.
+/// Layer that labels each packet with its flow's size, drops the second packet, sends the first one
+/// twice, and delays the third by a millisecond.
 #[derive(Default)]
 struct MeddlingLayer {
     seen: u32,
@@ -126,20 +126,20 @@ fn fabric(moves_out: bool) -> Fabric<Hosts<Pair>> {
 }
 
 #[test]
-fn it_may_double_drop_hold_and_label_packets() {
+fn layer_may_duplicate_drop_hold_and_label_packets() {
     let mut fabric = fabric(false);
     fabric.advance(Instant::ZERO + Duration::from_ms(5));
     let hosts = &fabric.nodes()[0];
     let us: Vec<(u64, u32)> =
         hosts.user().came.iter().map(|(at, number)| (at.as_ns() / 1_000, *number)).collect();
-    // Each takes 8 us on a link with 10 us delay.
+    // Each packet takes 8 us on a link with 10 us delay.
     assert_eq!(us, [(18, 2), (26, 2), (1_018, 0)]);
     assert_eq!(hosts.layer_figures(), [("labels", 9_000.0)]);
     assert_eq!(fabric.totals().injected, 3);
 }
 
 #[test]
-fn held_packets_outlast_their_machine_at_its_port() {
+fn held_packets_of_removed_machines_leave_by_their_port() {
     let mut fabric = fabric(true);
     fabric.advance(Instant::ZERO + Duration::from_ms(5));
     assert_eq!(fabric.nodes()[0].user().came.len(), 3);

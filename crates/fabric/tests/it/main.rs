@@ -1,4 +1,4 @@
-//! Properties of the fabric's elements that hold for any traffic.
+//! Tests of properties of the fabric's elements that hold for any traffic.
 
 mod circuit_switch;
 mod layer;
@@ -8,7 +8,7 @@ use anabranch_fabric::*;
 use anabranch_units::*;
 use proptest::prelude::*;
 
-/// Records arriving packets with their times.
+/// Node that records arriving packets with their times.
 #[derive(Default)]
 struct Sink(Vec<(Instant, PacketMeta, u32)>);
 
@@ -58,7 +58,7 @@ fn settings() -> impl Strategy<Value = PortSettings> {
     )
 }
 
-/// A loss rate below `ppm`, at most one half, and a burst length.
+/// Generates a loss rate below `ppm`, at most one half, and a burst length.
 fn losses(ppm: u32) -> impl Strategy<Value = (u32, u32)> {
     (0..ppm, prop_oneof![Just(1), 2u32..20])
 }
@@ -92,7 +92,7 @@ fn play(fabric: &mut Fabric<Sink>, steps: &[Step], mut check: impl FnMut(&Fabric
 
 proptest! {
     #[test]
-    fn sent_is_delivered_and_dropped_and_in_flight(first in settings(), steps in steps()) {
+    fn sent_equals_delivered_plus_dropped_plus_in_flight(first in settings(), steps in steps()) {
         let mut fabric = one_port(first);
         let check = |fabric: &Fabric<Sink>| {
             let (totals, port) = (fabric.totals(), fabric.port(PORT).expect("element 0"));
@@ -111,7 +111,7 @@ proptest! {
     /// Processing only at the times of `next_arrival` gives the same arrivals as processing every
     /// event.
     #[test]
-    fn nothing_arrives_before_the_next_arrival(first in settings(), steps in steps()) {
+    fn no_packet_arrives_before_next_arrival(first in settings(), steps in steps()) {
         let (mut often, mut seldom) = (one_port(first), one_port(first));
         play(&mut often, &steps, |_| ());
         play(&mut seldom, &steps, |_| ());
@@ -123,7 +123,7 @@ proptest! {
         while let Some(next) = seldom.next_arrival() {
             prop_assert!(next >= seldom.next_deadline().expect("something is on its way"));
             seldom.advance(next);
-            // Only a packet lost on the wire does not arrive.
+            // A packet fails to arrive only if it is lost on the wire.
             let came = seldom.nodes()[0].0.last().is_some_and(|&(at, ..)| at == next);
             prop_assert!(came || seldom.port(PORT).expect("element 0").settings().loss_ppm > 0);
         }
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn packets_of_one_priority_keep_their_order_whatever_changes(first in settings(), steps in steps()) {
+    fn packets_of_one_priority_keep_order_across_changes(first in settings(), steps in steps()) {
         let mut fabric = one_port(first);
         play(&mut fabric, &steps, |_| ());
         fabric.advance(Instant::MAX);
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn no_link_is_above_its_rate_over_any_interval(mbps in 1u64..200, steps in steps()) {
+    fn no_link_exceeds_its_rate_over_any_interval(mbps in 1u64..200, steps in steps()) {
         let steps: Vec<_> = steps.into_iter().filter(|s| matches!(s, Step::Packet { .. })).collect();
         let mut fabric = one_port(link(mbps, 70, 30_000));
         play(&mut fabric, &steps, |_| ());
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn a_lone_packet_takes_its_serialisation_and_the_delay(mbps in 1u64..100_000, delay_us in 0u64..500_000, size in 1u32..9_000) {
+    fn single_packet_takes_transmission_time_plus_delay(mbps in 1u64..100_000, delay_us in 0u64..500_000, size in 1u32..9_000) {
         let settings = link(mbps, delay_us, 0);
         let mut fabric = one_port(settings);
         fabric.inject(Instant::from_us(3), PORT, packet(1, size), 0);
@@ -200,8 +200,8 @@ proptest! {
 }
 
 #[test]
-fn queue_takes_exactly_its_limit() {
-    // The first packet goes straight to the serialiser and does not count.
+fn queue_accepts_exactly_its_limit() {
+    // The first packet is sent at once and does not count.
     for (limit, delivered) in [(3_000, 3), (2_999, 2)] {
         let mut fabric = one_port(link(10, 0, limit));
         for i in 0..3 {
@@ -246,7 +246,7 @@ fn link_outage_drops_queued_and_new_packets_only() {
 }
 
 #[test]
-fn new_rate_applies_to_the_rest_of_a_packet() {
+fn new_rate_applies_to_the_unsent_part_of_packets() {
     let mut fabric = one_port(link(10, 0, 10_000)); // 1 ms a packet
     fabric.inject(Instant::ZERO, PORT, packet(1, 1_250), 0);
     fabric
@@ -267,12 +267,14 @@ fn loss_matches_its_probability_and_repeats_for_a_seed() {
         bodies(&fabric)
     };
     let arrived = run();
-    // 1,000 losses expected, standard deviation 31.5: five of them on either side.
+    // 1,000 losses are expected, with a standard deviation of 31.5. The tolerance is five standard
+    // deviations.
     assert!((98_842..=99_158).contains(&arrived.len()), "{}", arrived.len());
     assert_eq!(arrived, run());
 }
 
-/// Losses of `packets` packets on a wire, whose settings before each packet are `settings`.
+/// Returns which of `packets` packets a wire loses. `settings` gives the wire's settings before
+/// each packet.
 fn lost(packets: u32, settings: impl Fn(u32) -> PortSettings) -> Vec<bool> {
     let mut fabric = one_port(settings(0));
     let mut before = settings(0);
@@ -293,7 +295,7 @@ fn lost(packets: u32, settings: impl Fn(u32) -> PortSettings) -> Vec<bool> {
     lost
 }
 
-/// Length of each run of losses.
+/// Returns the length of each run of losses.
 fn runs(lost: &[bool]) -> Vec<usize> {
     lost.split(|is_lost| !is_lost).map(<[bool]>::len).filter(|len| *len > 0).collect()
 }
@@ -301,7 +303,7 @@ fn runs(lost: &[bool]) -> Vec<usize> {
 #[test]
 fn bursts_have_their_length_and_loss_share() {
     // Burst lengths are geometric: with 2,000,000 p / b bursts the standard deviation of the mean
-    // is below b / sqrt of that number.
+    // is below b divided by the square root of that number.
     for (loss_ppm, loss_burst) in
         [(10_000, 2), (10_000, 8), (1_000, 8), (50_000, 40), (500_000, 2), (800_000, 4)]
     {
@@ -312,10 +314,10 @@ fn bursts_have_their_length_and_loss_share() {
         let five = 5.0 / (runs.len() as f64).sqrt();
         assert!((mean / expected - 1.0).abs() < five, "{loss_ppm} ppm, {loss_burst}: runs of {mean}");
         let share = runs.iter().sum::<usize>() as f64 / seen.len() as f64 * 1e6 / f64::from(loss_ppm);
-        // The length of a burst, and of the gap after it, have standard deviations near their
-        // means.
+        // The length of a burst, and of the gap after it, each have a standard deviation near their
+        // mean.
         assert!((share - 1.0).abs() < 1.5 * five, "{loss_ppm} ppm, {loss_burst}: {share} of it");
-        // The share of bursts longer than the mean is the geometric distribution's.
+        // The share of bursts longer than the mean must match the geometric distribution.
         let longer = runs.iter().filter(|len| **len > loss_burst as usize).count() as f64 / runs.len() as f64;
         let geometric = (1.0 - 1.0 / expected).powf(expected);
         assert!(
@@ -326,7 +328,7 @@ fn bursts_have_their_length_and_loss_share() {
 }
 
 #[test]
-fn the_first_packet_is_lost_as_often_as_any() {
+fn first_packet_has_the_same_loss_probability() {
     let settings = PortSettings { loss_ppm: 200_000, loss_burst: 50, ..link(1_000, 0, 0) };
     let is_first_lost = |seed| {
         let port = FifoPort::new(Target::node(0), settings, Seed::new(seed).stream("loss", 0));
@@ -336,13 +338,14 @@ fn the_first_packet_is_lost_as_often_as_any() {
         fabric.advance(Instant::MAX);
         fabric.totals().delivered == 0
     };
-    // 2,000 of 10,000, standard deviation 40: five of them.
+    // 2,000 of 10,000 are expected, with a standard deviation of 40. The tolerance is five standard
+    // deviations.
     let first = (0..10_000).filter(|seed| is_first_lost(*seed)).count();
     assert!((1_800..=2_200).contains(&first), "{first}");
 }
 
 #[test]
-fn independent_losses_keep_their_random_draws() {
+fn independent_losses_use_one_draw_per_packet() {
     let mut random = Seed::new(1).stream("loss", 0);
     let plain: Vec<bool> = (0..10_000).map(|_| random.chance_ppm(30_000)).collect();
     assert_eq!(lost(10_000, |_| PortSettings { loss_ppm: 30_000, ..link(1_000, 0, 0) }), plain);
@@ -351,7 +354,7 @@ fn independent_losses_keep_their_random_draws() {
 }
 
 #[test]
-fn burst_outlasts_a_delay_change_and_ends_with_losses() {
+fn burst_survives_a_delay_change_and_ends_without_losses() {
     let bursts = PortSettings { loss_ppm: 10_000, loss_burst: 100, ..link(1_000, 0, 0) };
     let steady = lost(100_000, |_| bursts);
     let moved = lost(100_000, |i| PortSettings { delay: Duration::from_us(u64::from(i % 2)), ..bursts });
@@ -398,10 +401,10 @@ fn switch_forwards_by_destination_and_counts_undeliverable_packets() {
     assert_eq!(fabric.totals().drops.of(Drop::NoRoute), 2);
 }
 
-/// Packets for the comparison of both ports: gap before each in ps, size, and whether it is
-/// ECN-capable.
+/// Generates packets for the comparison of both ports: gap before each packet in ps, size, and
+/// whether the packet is ECN-capable.
 fn arrivals() -> impl Strategy<Value = Vec<(u64, u32, bool)>> {
-    // Gaps of random picoseconds: the two ports may differ for simultaneous events.
+    // Gaps have random picoseconds, because the two ports may differ for simultaneous events.
     prop::collection::vec((1u64..200_000_000, 40u32..1501, any::<bool>()), 1..300)
 }
 
@@ -432,7 +435,7 @@ fn limits() -> impl Strategy<Value = PortSettings> {
 proptest! {
     /// The one-event port equals the two-event port, packet by packet and counter by counter.
     #[test]
-    fn the_one_event_port_equals_its_twin(settings in limits(), arrivals in arrivals()) {
+    fn one_event_port_equals_the_two_event_port(settings in limits(), arrivals in arrivals()) {
         let random = || Seed::new(1).stream("loss", 0);
         let plain = Port::new(Target::node(0), settings, random()).expect("settings in range");
         let fifo = FifoPort::new(Target::node(0), settings, random()).expect("settings in range");
@@ -467,7 +470,8 @@ proptest! {
 
 #[test]
 fn ecn_capable_packet_is_marked_just_past_the_threshold() {
-    // 1,000 bytes each: the first is sent at once, so the n-th finds n - 2 queued.
+    // Packets have 1,000 bytes. The first is sent at once, so n - 2 packets are queued when the
+    // n-th arrives.
     let settings = PortSettings { mark_bytes: Some(ByteCount::new(2_000)), ..link(1, 0, 100_000) };
     let mut fabric = one_port(settings);
     for i in 0..6 {
@@ -477,14 +481,15 @@ fn ecn_capable_packet_is_marked_just_past_the_threshold() {
     }
     fabric.advance(Instant::MAX);
     let marked: Vec<_> = fabric.nodes()[0].0.iter().map(|(_, meta, _)| meta.has(Flag::Ce)).collect();
-    // The fifth is not ECN-capable; the fourth found 2,000 queued, which is not above the
-    // threshold.
+    // The fifth packet is not ECN-capable. At the fourth, 2,000 bytes are queued, which is not
+    // above the threshold.
     assert_eq!(marked, [false, false, false, false, false, true]);
 }
 
 #[test]
-fn bit_errors_cost_larger_packets_more() {
-    // One bit in 10^5: 1,500 bytes arrive with (1 - 1e-5)^12000 = 0.887, 40 bytes with 0.9968.
+fn bit_errors_drop_larger_packets_more_often() {
+    // One bit in 10^5 is wrong: 1,500 bytes arrive with probability (1 - 1e-5)^12000 = 0.887, 40
+    // bytes with 0.9968.
     let settings = PortSettings { bit_errors_ppt: 10_000_000, ..link(1_000, 0, 1 << 30) };
     for (size, expected) in [(1_500, 0.8869), (40, 0.9968)] {
         let mut fabric = one_port(settings);
@@ -507,12 +512,12 @@ fn ports_of_a_shared_buffer_drop_only_when_full() {
     let buffer = SharedBuffer::new(ByteCount::new(5_000), None);
     let mut fabric = Fabric::<Sink>::new(vec![port(0), port(1)], vec![Sink::default(), Sink::default()])
         .with_buffers(vec![buffer]);
-    // Each port sends one packet, and the buffer holds five of the other ten.
+    // Each port sends one packet, and the buffer holds five of the other ten packets.
     for i in 0..12 {
         fabric.inject(Instant::ZERO, Target::element(i % 2), packet(1, 1_000), i);
     }
     assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 5);
-    // Once some have left, further packets fit.
+    // Further packets fit once some packets have left.
     fabric.advance(Instant::from_us(8_000));
     fabric.inject(Instant::from_us(8_000), Target::element(0), packet(1, 1_000), 12);
     assert_eq!(fabric.totals().drops.of(Drop::QueueFull), 5);
@@ -520,13 +525,13 @@ fn ports_of_a_shared_buffer_drop_only_when_full() {
     assert_eq!(fabric.totals().delivered, 8);
 }
 
-/// A draw from the exponential distribution with this mean.
+/// Draws from the exponential distribution with this mean.
 fn exponential(mean: f64, random: &mut RandomStream) -> f64 {
     -mean * (1.0 - random.unit_f64()).ln()
 }
 
-/// Mean wait, in units of the mean service time, of packets with random arrivals at a port with
-/// load `rho`; sizes are constant or exponential.
+/// Returns the mean wait of packets with random arrivals at a port with load `rho`, in units of the
+/// mean service time. Sizes are constant or exponential.
 fn mean_wait(rho: f64, is_exponential: bool, packets: u32) -> f64 {
     const SIZE: f64 = 10_000.0;
     let settings = link(1_000, 0, 1 << 40);
@@ -545,7 +550,7 @@ fn mean_wait(rho: f64, is_exponential: bool, packets: u32) -> f64 {
     wait.expect("packets came").as_ps() as f64 / service_ps
 }
 
-/// Discards packets.
+/// Node that discards packets.
 struct Counter;
 impl Node for Counter {
     type Body = ();

@@ -1,5 +1,5 @@
-//! Properties of the rotor: packets leave within the days of their circuits, and an idle rotor
-//! costs no events.
+//! Tests of the rotor: packets leave within the days of their circuits, and an idle rotor costs no
+//! events.
 
 use super::Sink;
 use anabranch_fabric::*;
@@ -11,7 +11,7 @@ const ROTOR: Target = Target::element(0);
 const DAY: Duration = Duration::from_us(180);
 const NIGHT: Duration = Duration::from_us(20);
 
-/// Circuits without a packet network, and without a wire.
+/// Returns the settings of circuits without a packet network and without wire delay.
 fn settings() -> CircuitSettings {
     CircuitSettings {
         circuit_rate: BitRate::mbps(100),
@@ -25,7 +25,7 @@ fn settings() -> CircuitSettings {
     }
 }
 
-/// A rotor between four hosts.
+/// Creates a rotor between four hosts.
 fn rotor_between_hosts() -> Fabric<Sink> {
     let hosts: Vec<Target> = (0..PORTS).map(|host| Target::node(host.into())).collect();
     let rotor = CircuitSwitch::new((0..PORTS).map(Some).collect(), hosts, settings())
@@ -39,7 +39,7 @@ fn transmit_time(size_bytes: u32) -> Duration {
 }
 
 #[test]
-fn strobe_connects_each_pair_once_a_period() {
+fn shifts_connect_each_pair_once_a_period() {
     let timetable = settings().timetable;
     assert_eq!(timetable.period(), (DAY + NIGHT) * 3);
     for input in 0..PORTS {
@@ -52,9 +52,9 @@ fn strobe_connects_each_pair_once_a_period() {
 }
 
 #[test]
-fn a_packet_waits_for_the_day_of_its_circuit() {
+fn packet_waits_for_the_day_of_its_circuit() {
     let mut fabric = rotor_between_hosts();
-    // Host 2 is two ports behind host 0: its circuit is up in the second day.
+    // Host 2 is two ports after host 0, so their circuit is up in the second day.
     fabric.inject(Instant::from_us(1), ROTOR, PacketMeta::new(0, 2, 1_500), 7);
     fabric.advance(Instant::MAX);
     let begins = Instant::ZERO + NIGHT + DAY + NIGHT;
@@ -62,7 +62,7 @@ fn a_packet_waits_for_the_day_of_its_circuit() {
 }
 
 #[test]
-fn packet_that_would_outlast_the_day_waits() {
+fn packet_longer_than_the_remaining_day_waits() {
     for (before_end, periods) in [(transmit_time(1_500), 0), (transmit_time(1_500) - Duration::from_ps(1), 1)]
     {
         let mut fabric = rotor_between_hosts();
@@ -79,7 +79,7 @@ fn packet_that_would_outlast_the_day_waits() {
 }
 
 #[test]
-fn packets_that_no_circuit_carries_are_dropped() {
+fn packets_without_a_possible_circuit_are_dropped() {
     let mut fabric = rotor_between_hosts();
     let too_long = DAY.as_ns() as u32 / 80 + 1;
     for (src, dst, size_bytes) in [(0, 9, 100), (9, 0, 100), (0, 1, too_long)] {
@@ -94,9 +94,9 @@ fn packets_that_no_circuit_carries_are_dropped() {
     assert_eq!(fabric.nodes()[1].0.len(), 8, "one a period");
 }
 
-/// A port beyond the last one was taken for a port of another input.
+/// A port number beyond the last port was used as a port of another input.
 #[test]
-fn a_host_without_a_port_gets_no_packet() {
+fn packet_to_a_host_without_a_port_is_dropped() {
     for port in [None, Some(9)] {
         let hosts = (0..PORTS).map(|host| Target::node(host.into())).collect();
         let rotor =
@@ -109,15 +109,15 @@ fn a_host_without_a_port_gets_no_packet() {
 }
 
 #[test]
-fn an_idle_rotor_arms_no_timer() {
+fn idle_rotor_arms_no_timer() {
     let mut fabric = rotor_between_hosts();
     assert_eq!((fabric.next_deadline(), fabric.next_arrival()), (None, None));
     fabric.inject(Instant::ZERO, ROTOR, PacketMeta::new(0, 3, 100), 0);
     assert_eq!(fabric.next_deadline(), Some(Instant::ZERO + NIGHT));
     fabric.advance(Instant::from_us(10_000));
     assert_eq!((fabric.next_deadline(), fabric.next_arrival()), (None, None));
-    // The ends of night and day three times, less the last day's, the end of the transmission, and
-    // the arrival.
+    // Events: the ends of night and day three times, without the end of the last day, the end of
+    // the transmission, and the arrival.
     assert_eq!(fabric.totals().events, 7);
 }
 

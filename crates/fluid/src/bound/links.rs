@@ -1,29 +1,30 @@
-//! One link at a time: shortest remaining time first.
+//! Bound of single links: shortest remaining time first on each link.
 
 use super::work::CoflowWork;
 use crate::network::LinkId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Maximum passes in which coflows look for a better link.
+/// Maximum number of passes in which coflows move to better links.
 const PASSES_MAX: u32 = 8;
 
 /// Assignment of each coflow to a link, and the resulting bound.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// By coflow; `None` for one without volume.
+    /// Link of each coflow; `None` for a coflow without volume.
     pub links: Vec<Option<LinkId>>,
     pub total_s: f64,
 }
 
-/// Minimum sum of completion times of jobs on one machine with preemption; a job is its arrival and
-/// its duration. In seconds.
+/// Returns the minimum sum of completion times, in seconds, of jobs on a machine with preemption. A
+/// job consists of its arrival and its duration.
 ///
 /// Source: shortest remaining time first is optimal (Schrage, *Operations Research* 16, 1968).
 pub fn shortest_first_s(mut jobs: Vec<(f64, f64)>) -> f64 {
     jobs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut jobs = jobs.into_iter().peekable();
-    // Remaining times as bits, which sort like the times, as these are not negative; with arrivals.
+    // Remaining times and arrivals, as bits. The times are not negative, so they sort like their
+    // bits.
     let mut waiting: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
     let (mut now_s, mut total_s) = (0.0f64, 0.0);
     loop {
@@ -49,13 +50,14 @@ pub fn shortest_first_s(mut jobs: Vec<(f64, f64)>) -> f64 {
     }
 }
 
-/// Assigns each coflow to one of its links, where it competes only with coflows assigned to the
-/// same link.
+/// Assigns each coflow to a link of its routes. A coflow competes only with the coflows assigned to
+/// the same link.
 ///
-/// A link carries a coflow's load no sooner than if all of it were present at the coflow's arrival,
-/// and no load of coflows assigned elsewhere. The sum over the coflows of one link is therefore at
-/// least the result of shortest remaining time first for their loads there, and at least their
-/// times alone; disjoint sets add up. Coflows start on the link with their largest load; then each
+/// A link does not carry a coflow's load earlier than if the whole load was present at the coflow's
+/// arrival and the coflows assigned to different links had no load. The sum over the coflows of a
+/// link is therefore at least the result of shortest remaining time first for their loads on the
+/// link, and at least the sum of their times alone. The bounds of the links can be added, as the
+/// sets of coflows are disjoint. Each coflow starts on the link with its largest load, and then
 /// moves to the link that increases the sum most.
 pub fn assign(works: &[CoflowWork], links: usize) -> Assignment {
     let mut on: Vec<Vec<usize>> = vec![Vec::new(); links];

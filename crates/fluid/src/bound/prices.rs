@@ -1,84 +1,87 @@
-//! Prices for time on links, and coflows' choices under them.
+//! Prices for time on links, and the choices of coflows under these prices.
 
 use super::ROUNDING;
 use super::work::{CoflowWork, Load};
 
-/// Prices by link and interval of time: the seconds of delay that a second of the link is worth.
+/// Prices by link and interval of time. A price is the number of seconds of delay that a second on
+/// the link is worth.
 #[derive(Clone, Debug)]
 pub struct Prices {
-    /// Starts of the intervals, from 0 on. The last one is unbounded, and free.
+    /// Starts of the intervals, beginning at 0. The last interval is unbounded, and its price is 0.
     pub starts_s: Vec<f64>,
     links: Vec<Vec<f64>>,
 }
 
-/// Window of a coflow's completion: from, to.
+/// Earliest and latest completion of a coflow.
 pub type Window = (f64, f64);
 
 /// Result of an evaluation of prices.
 #[derive(Clone, Debug, Default)]
 pub struct PriceEvaluation {
-    /// Lower bound of any schedule's sum of completion times.
+    /// Lower bound of the sum of completion times under any schedule.
     pub total_s: f64,
-    /// Preferred completion, by coflow.
+    /// Preferred completion of each coflow.
     pub completes_s: Vec<f64>,
-    /// Demanded time, by link and interval.
+    /// Demanded time by link and interval.
     pub busy_s: Vec<Vec<f64>>,
 }
 
-/// Intervals in which one link is busy with one coflow: price, seconds, interval; from cheap to
-/// expensive.
+/// Intervals in which a link is busy with a coflow, from cheap to expensive: price, seconds, index
+/// of the interval.
 #[derive(Debug, Default)]
 pub struct Pattern {
     chosen: Vec<(f64, f64, usize)>,
     free: Vec<(f64, f64, usize)>,
 }
 
-/// Change of a coflow's cost over one interval as its completion moves through it.
+/// Change of a coflow's cost while its completion moves through an interval.
 #[derive(Copy, Clone, Debug, Default)]
 struct Change {
-    /// Slope at the interval's beginning and at its end; convex between them.
+    /// Slope at the beginning and at the end of the interval. The cost is convex between them.
     slopes: [f64; 2],
     total_s: f64,
 }
 
-/// Buffers of an evaluation, reused by the next.
+/// Buffers of an evaluation, reused by later evaluations.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pattern: Pattern,
-    /// Patterns of one coflow for its earliest completion, link by link, and the end of each
-    /// pattern.
+    /// Patterns of a coflow for its earliest completion, link by link. `ends` contains the end of
+    /// each pattern.
     soonest: Vec<(f64, f64, usize)>,
     ends: Vec<usize>,
     changes: Vec<Change>,
 }
 
 impl Prices {
-    /// Prices of 0 for all links, with `intervals` intervals up to the end and one after it.
+    /// Creates prices of 0 for all links, with `intervals` intervals up to `end_s` and an unbounded
+    /// interval after it.
     pub fn zero(links: usize, intervals: u32, end_s: f64) -> Self {
         let starts_s: Vec<f64> =
             (0..=intervals).map(|at| end_s * f64::from(at) / f64::from(intervals)).collect();
         Self { links: vec![vec![0.0; starts_s.len()]; links], starts_s }
     }
-    /// Number of links.
+    /// Returns the number of links.
     pub fn links(&self) -> usize {
         self.links.len()
     }
-    /// Number of intervals with a price.
+    /// Returns the number of intervals with a price.
     pub fn intervals(&self) -> usize {
         self.starts_s.len() - 1
     }
-    /// Length of an interval with a price.
+    /// Returns the length of an interval with a price.
     pub fn length_s(&self, interval: usize) -> f64 {
         self.starts_s[interval + 1] - self.starts_s[interval]
     }
-    /// Prices of one link, by interval; the last interval stays free.
+    /// Returns the prices of a link, by interval. The last interval is not included, so its price
+    /// stays 0.
     pub fn of_link_mut(&mut self, link: usize) -> &mut [f64] {
         let intervals = self.intervals();
         &mut self.links[link][..intervals]
     }
 
-    /// Variation of prices within each interval and to its neighbours, over all links: a measure of
-    /// the benefit of a split.
+    /// Returns a measure of the benefit of a split, by interval: the variation of prices within the
+    /// interval and to its neighbours, over all links.
     pub fn variations(&self) -> Vec<f64> {
         let mut all = vec![0.0; self.intervals()];
         for link in &self.links {
@@ -89,7 +92,7 @@ impl Prices {
         }
         all
     }
-    /// The same prices with additional starts of intervals.
+    /// Returns the same prices with additional starts of intervals.
     pub fn split(&self, more_s: impl IntoIterator<Item = f64>) -> Self {
         let mut starts_s = self.starts_s.clone();
         starts_s.extend(more_s);
@@ -99,7 +102,8 @@ impl Prices {
         let links = links.map(|old| starts_s.iter().map(|at| old[self.interval(*at)]).collect()).collect();
         Self { starts_s, links }
     }
-    /// Index of the interval of an instant; at a boundary the later one.
+    /// Returns the index of the interval that contains an instant. At a boundary, the later
+    /// interval is returned.
     pub fn interval(&self, at_s: f64) -> usize {
         self.starts_s.partition_point(|start| *start <= at_s).saturating_sub(1)
     }
@@ -107,16 +111,18 @@ impl Prices {
         self.starts_s.get(interval + 1).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Lower bound of the sum of completion times, with each coflow's completion in its window.
+    /// Sets `value` to a lower bound of the sum of completion times, where each coflow completes in
+    /// its window.
     ///
-    /// In any schedule, let coflow k keep link l busy for the part x[k,l](t) of its rate at t. The
-    /// sum over k is at most 1, and prices p are not negative, so the sum of completion times is at
-    /// least sum of (C[k] - r[k] + integral of p x) - integral of p. The term of k is its cost for
-    /// a pattern of work on its links that ends by C[k], never exceeds a link's rate and does
-    /// nothing before arrival: at least the cheapest such pattern's price, and the minimum over
-    /// C[k]. So the sum of these minima, less the links' worth, is a bound whatever the prices.
-    /// Source: Lagrangian relaxation (Fisher, *Management Science* 27, 1981, section 2) of a
-    /// time-indexed program (Dyer and Wolsey, *Discrete Applied Mathematics* 26, 1990).
+    /// In any schedule, let coflow k keep link l busy for the part x[k,l](t) of its rate at time t.
+    /// The sum of x over k is at most 1, and prices p are not negative, so the sum of completion
+    /// times is at least sum of (C[k] - r[k] + integral of p x) - integral of p. The term of k is
+    /// its cost for a pattern of work on its links that ends by C[k], never exceeds a link's rate
+    /// and contains no work before its arrival. This cost is at least the price of the cheapest
+    /// such pattern, minimised over C[k]. The sum of these minima, minus the integral of p, is
+    /// therefore a bound for any prices. Source: Lagrangian relaxation (Fisher, *Management
+    /// Science* 27, 1981, section 2) of a time-indexed program (Dyer and Wolsey, *Discrete Applied
+    /// Mathematics* 26, 1990).
     pub fn evaluate(
         &self,
         works: &[CoflowWork],
@@ -153,14 +159,16 @@ impl Prices {
         value.total_s = paid_s - worth_s - (paid_s + worth_s) * ROUNDING;
     }
 
-    /// Minimum of a coflow's time plus payment, and the completion at which it is reached.
+    /// Returns the minimum of a coflow's time plus payment, and the completion at which it is
+    /// reached.
     pub fn least(&self, work: &CoflowWork, (from_s, to_s): Window, scratch: &mut Scratch) -> (f64, f64) {
         let Scratch { pattern, soonest, ends, changes } = scratch;
         let at_first_s = from_s - work.arrived_s;
         let mut pays_s = 0.0;
         soonest.clear();
         ends.clear();
-        // Waiting saves at most the payment, so no later completion is cheaper.
+        // Waiting saves at most the payment, so a completion later than `from_s` plus the payment
+        // is not cheaper.
         for load in &work.loads {
             pays_s += pattern.cheapest(self, load, from_s);
             soonest.extend_from_slice(&pattern.chosen);
@@ -193,8 +201,8 @@ impl Prices {
             let length_s = self.end_s(at).min(to_s) - begins_s;
             let [begin, end] = change.slopes.map(|slope| 1.0 + slope);
             let ends_at_s = at_s + length_s + change.total_s;
-            // A convex function lies above its tangents, so its minimum is at least the height at
-            // which the tangents of both ends meet.
+            // A convex function lies above its tangents, so its minimum is at least the value at
+            // the point where the tangents at both ends meet.
             let (least_s, into_s) = if begin < 0.0 && end > 0.0 {
                 let into_s = ((ends_at_s - at_s - end * length_s) / (begin - end)).clamp(0.0, length_s);
                 ((at_s + begin * into_s).min(ends_at_s - end * (length_s - into_s)), into_s)
@@ -213,11 +221,12 @@ impl Prices {
 }
 
 impl Pattern {
-    /// Chooses the cheapest time on a link in which a coflow's load fits until `to_s`. Returns its
-    /// price.
+    /// Chooses the cheapest time on a link in which a coflow's load fits until `to_s`. Returns the
+    /// price of the chosen time.
     ///
-    /// The latest part goes first, each into the cheapest time left. The load that arrives from an
-    /// instant on needs time after it; these needs are nested, so the greedy choice is optimal.
+    /// The latest part is placed first; each part gets the cheapest time that is free. Load that
+    /// arrives at an instant needs time after this instant. These needs are nested, so the greedy
+    /// choice is optimal.
     pub fn cheapest(&mut self, prices: &Prices, load: &Load, to_s: f64) -> f64 {
         let Self { chosen, free } = self;
         let of_link = &prices.links[load.link.0 as usize];
@@ -241,7 +250,7 @@ impl Pattern {
                 (at, from_s) = (at + 1, end_s);
             }
             until_s = since_s.min(until_s);
-            // From expensive to cheap; of equal prices the latest is used first.
+            // Sorted from expensive to cheap. At equal prices, the latest time is used first.
             free.sort_by(|a, b| b.0.total_cmp(&a.0));
             let mut left_s = *busy_s;
             while left_s > 0.0 {
@@ -260,8 +269,8 @@ impl Pattern {
         cost_s
     }
 
-    /// Extends the pattern's end by `length_s` in interval `at` with this price: its most expensive
-    /// time moves there. Adds the change.
+    /// Extends the pattern's end by `length_s` in interval `at` with price `price`. The most
+    /// expensive time of the pattern moves into the extension. Adds the change of cost to `change`.
     fn lengthen(&mut self, price: f64, length_s: f64, at: usize, change: &mut Change) {
         let (mut left_s, mut is_first, mut last) = (length_s, true, 0.0);
         while left_s > 0.0 {
@@ -279,14 +288,14 @@ impl Pattern {
                 self.chosen.pop();
             }
         }
-        // If time is left over, no more expensive time remains to be moved.
+        // If time of the extension is unused, no more expensive time remains to be moved.
         change.slopes[1] += if left_s > 0.0 { 0.0 } else { last };
         if left_s < length_s {
             let place = self.chosen.partition_point(|(other, ..)| *other <= price);
             self.chosen.insert(place, (price, length_s - left_s, at));
         }
     }
-    /// Whether it costs anything, so that a later completion could be cheaper.
+    /// Returns true if the pattern has a cost, so that a later completion could be cheaper.
     fn is_dear(&self) -> bool {
         self.chosen.last().is_some_and(|(dear, ..)| *dear > 0.0)
     }

@@ -1,5 +1,5 @@
-//! Search for prices that give a high bound: ascent on refined intervals, and case splits where one
-//! set of prices does not suffice.
+//! Search for prices that give a high bound: ascent on refined intervals, and splits into cases
+//! where a single set of prices does not suffice.
 
 use super::Effort;
 use super::prices::{PriceEvaluation, Prices, Scratch, Window};
@@ -9,28 +9,29 @@ use super::work::CoflowWork;
 const INTERVALS_FIRST: u32 = 32;
 /// Maximum number of intervals after splits.
 const INTERVALS_MAX: usize = 4096;
-/// Divisor of the steps for a case, whose prices start near the optimum.
+/// Divisor of the number of steps for a case, as the prices of a case start near their optimum.
 const STEPS_WHOLE: u32 = 3;
-/// Initial change of a price per step, in seconds per second; later ones are smaller.
+/// Change of a price in the first step, in seconds per second. Later changes are smaller.
 const STEP: f64 = 0.05;
-/// Decay of the means of slopes and of their squares (Kingma and Ba, *Adam*, ICLR 2015, section 2).
+/// Decay of the means of slopes and of squared slopes (Kingma and Ba, *Adam*, ICLR 2015, section
+/// 2).
 const MEAN: f64 = 0.9;
 const SQUARE: f64 = 0.99;
-/// Minimum magnitude assumed for a slope.
+/// Minimum assumed magnitude of a slope.
 const SLOPE_LEAST: f64 = 1e-3;
 
-/// Prices, and their bound.
+/// Prices, and the bound that they prove.
 #[derive(Clone, Debug)]
 pub struct Proof {
     pub prices: Prices,
     pub total_s: f64,
-    /// By coflow: mean and variance of its completion in the later half of the steps. A high
+    /// Mean and variance of each coflow's completion in the second half of the steps. A high
     /// variance means that no single completion is best.
     pub completes_s: Vec<(f64, f64)>,
 }
 
-/// Ascends from these prices in `steps` steps. A link with more demand than time becomes more
-/// expensive, and vice versa. Returns the best prices found.
+/// Improves prices in `steps` steps of ascent: the price of a link rises if the demand for time
+/// exceeds the available time, and falls otherwise. Returns the best prices found.
 pub fn ascend(works: &[CoflowWork], windows: &[Window], mut prices: Prices, steps: u32) -> Proof {
     let (links, intervals) = (prices.links(), prices.intervals());
     let (mut value, mut scratch) = (PriceEvaluation::default(), Scratch::default());
@@ -69,8 +70,9 @@ pub fn ascend(works: &[CoflowWork], windows: &[Window], mut prices: Prices, step
     best
 }
 
-/// New starts of intervals: the middle of intervals over which prices vary most, and of intervals
-/// in which a long coflow arrives or has its earliest completion. A quarter each.
+/// Returns new starts of intervals: the middles of the intervals over which prices vary most, and
+/// the arrivals and earliest completions of the longest coflows. Each of the two kinds adds at most
+/// a quarter of the number of intervals.
 fn splits(works: &[CoflowWork], prices: &Prices) -> Vec<f64> {
     let middle = |at: usize| prices.starts_s[at] + prices.length_s(at) / 2.0;
     let varies =
@@ -95,12 +97,12 @@ fn splits(works: &[CoflowWork], prices: &Prices) -> Vec<f64> {
     all
 }
 
-/// Windows without a restriction.
+/// Returns windows without a restriction.
 pub fn windows(works: &[CoflowWork]) -> Vec<Window> {
     works.iter().map(|work| (work.alone_s, f64::INFINITY)).collect()
 }
 
-/// Prices from 0, on intervals that are split repeatedly.
+/// Finds prices, starting at 0, on intervals that are split repeatedly.
 pub fn prove(works: &[CoflowWork], links: usize, effort: Effort) -> Proof {
     let windows = windows(works);
     let mut busy_s = vec![0.0; links];
@@ -119,19 +121,20 @@ pub fn prove(works: &[CoflowWork], links: usize, effort: Effort) -> Proof {
     proof
 }
 
-/// An assumption about completions, and its bound.
+/// Assumed windows of completions, and the bound under this assumption.
 struct Case {
     windows: Vec<Window>,
     proof: Proof,
 }
 
-/// Lower bound over all cases, in seconds: the case with the lowest bound is repeatedly split in
-/// two.
+/// Returns a lower bound over all cases, in seconds. The case with the lowest bound is split into
+/// two cases repeatedly.
 ///
-/// A coflow completes by some instant or after it, so a bound in both cases is a bound. The split
-/// is at the mean completion of the coflow with the highest variance: there the prices are between
-/// two schedules, and their average is not a schedule. Source: branch and bound (Land and Doig,
-/// *Econometrica* 28, 1960), on completion times rather than on variables.
+/// A coflow completes either by an instant or after it, so a bound that holds in both cases is a
+/// bound. A case is split at the mean completion of the coflow with the highest variance: the
+/// prices of this coflow are between two schedules whose average is not a schedule. Source: branch
+/// and bound (Land and Doig, *Econometrica* 28, 1960), applied to completion times instead of
+/// variables.
 pub fn branch(works: &[CoflowWork], proof: Proof, effort: Effort) -> f64 {
     let mut cases = vec![Case { windows: windows(works), proof }];
     let total_s = |case: &Case| case.proof.total_s;
@@ -153,7 +156,7 @@ pub fn branch(works: &[CoflowWork], proof: Proof, effort: Effort) -> f64 {
             windows[on] = window;
             let steps = effort.steps.div_ceil(STEPS_WHOLE);
             let mut proof = ascend(works, &windows, case.proof.prices.clone(), steps);
-            // A general bound holds in each case.
+            // The bound of the unsplit case also holds in each of the two cases.
             proof.total_s = proof.total_s.max(case.proof.total_s);
             cases.push(Case { windows, proof });
         }

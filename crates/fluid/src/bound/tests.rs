@@ -1,5 +1,5 @@
-//! Tests: no allocator, in any order, beats a bound; on one link the bound is reached; fast paths
-//! agree with plain ones.
+//! Tests of bounds: no allocator and no order of coflows has a sum below a bound, the bound is
+//! reached on a single link, and fast algorithms give the same results as simple algorithms.
 
 use super::*;
 use crate::testing::networks;
@@ -10,17 +10,19 @@ use prices::{Pattern, PriceEvaluation, Prices, Scratch};
 use proptest::prelude::*;
 use work::{CoflowWork, Load};
 
-/// Error of a run, which rounds completions to picoseconds and lets links carry a billionth more.
+/// Relative error of a run: completions are rounded to picoseconds, and a link may carry a
+/// billionth more than its rate.
 const RUN_ROUNDING: f64 = 1e-7;
-/// Enough effort to detect a wrong bound; a few hundred cases take seconds.
+/// Small effort that still detects a wrong bound; a few hundred cases take seconds.
 const LITTLE: Effort = Effort { splits: 1, steps: 20, branches: 2 };
 
 fn sum_s(outcome: &Outcome) -> f64 {
     outcome.coflows.values().map(Completion::time).map(|time| time.as_secs_f64()).sum()
 }
 
-/// Serves coflows in one fixed order: each as fast as its slowest link allows, with the rest to the
-/// next; or each flow at its maximum.
+/// Serves coflows in a fixed order. If `is_even`, each coflow first gets the rates at which its
+/// flows end together as early as possible. Then each flow in turn gets the remaining rate of its
+/// links.
 struct InOrder {
     order: Vec<CoflowId>,
     is_even: bool,
@@ -48,7 +50,7 @@ impl Allocator for InOrder {
     }
 }
 
-/// All permutations.
+/// Returns all permutations.
 fn orders(of: &[CoflowId]) -> Vec<Vec<CoflowId>> {
     if of.is_empty() {
         return vec![Vec::new()];
@@ -60,7 +62,7 @@ fn orders(of: &[CoflowId]) -> Vec<Vec<CoflowId>> {
     of.iter().flat_map(begin).collect()
 }
 
-/// The lowest sum reached by fair sharing, Varys, and every order of coflows.
+/// Returns the lowest sum reached by fair sharing, by Varys, and by any order of coflows.
 fn best_s(network: &Network, flows: &[Flow]) -> f64 {
     let fair = run(network, flows, &mut MaxMin::default()).expect("it ends");
     let mut best_s = sum_s(&fair).min(sum_s(&run(network, flows, &mut Varys::default()).expect("it ends")));
@@ -101,46 +103,48 @@ fn empty_work_takes_no_time_and_errors_are_reported() {
 }
 
 #[test]
-fn alone_is_the_slowest_link_from_each_arrival_on() {
+fn isolated_time_is_the_slowest_links_time() {
     let network = Network::new(vec![BitRate::bps(1_000), BitRate::bps(2_000)]).expect("they have rates");
-    // Link 0: 1 s of work at 0 s and 2 s of work at 5 s. Link 1: 3 s of work at 0 s, half a second
-    // at 1 s and 1 s at 5 s.
+    // Link 0: 1 s of work at 0 s, 2 s of work at 5 s. Link 1: 3 s of work at 0 s, half a second at
+    // 1 s, 1 s at 5 s.
     let mut flows = vec![flow(0, &[0], 1, 0), flow(0, &[1], 6, 0), flow(0, &[0, 1], 2, 5)];
     flows[1].grows = Box::new([(Instant::ZERO + Duration::from_secs(1), ByteCount::new(125))]);
     let alone_s = |flows: &[Flow]| {
         total(&network, flows, Effort { splits: 0, steps: 0, branches: 0 }).expect("it fits").alone_s
     };
     assert!(near(alone_s(&flows), 7.0));
-    // 6 s more on link 1 from 2 s on: 3 s, these, and 1 s.
+    // 6 s of further work on link 1 at 2 s: 3 s, 6 s and 1 s in sequence.
     flows[1].grows = Box::new([(Instant::ZERO + Duration::from_secs(2), ByteCount::new(1_500))]);
     assert!(near(alone_s(&flows), 10.0));
     flows[1].grows = Box::default();
-    // No further volume, but an arrival at 9 s.
+    // An arrival at 9 s without volume.
     flows.push(flow(0, &[0], 0, 9));
     assert!(near(alone_s(&flows), 9.0));
 }
 
 #[test]
-fn prices_prove_of_all_links_what_none_proves_alone() {
-    // Three coflows, each on two of three links for a second: one after the other is optimal, 6 s.
-    // Assigned to one link each, two share a link at best: 1 + 2 + 1 s.
+fn prices_bound_exceeds_the_bound_of_single_links() {
+    // Three coflows, each with 1 s of work on two of three links. One coflow after another is
+    // optimal: 1 + 2 + 3 = 6 s. If each coflow is assigned to a link, the best assignment has two
+    // coflows on the same link: 1 + 2 + 1 s.
     let network = Network::new(vec![BitRate::bps(1_000); 3]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 1, 0), flow(1, &[1, 2], 1, 0), flow(2, &[2, 0], 1, 0)];
     assert!(near(best_s(&network, &flows), 6.0));
     let bound = total(&network, &flows, Effort::default()).expect("it fits");
     assert!(near(bound.alone_s, 3.0) && near(bound.links_s, 4.0), "{bound:?}");
-    // On each link one second waits for another, 3 s in sum, and each coflow is on two links: 9/2.
-    // Prices ignore that not all three can be first.
+    // On each link two coflows complete after 1 s and 2 s, and each coflow is on two links: 3 * (1
+    // + 2) / 2 = 9/2 s. Prices ignore that only a coflow that is first on both of its links
+    // completes after 1 s.
     assert!((4.49..=4.5).contains(&bound.prices_s), "{bound:?}");
-    // Cases recover part of that.
+    // Cases recover part of the difference.
     assert!((4.98..=6.0).contains(&bound.cases_s), "{bound:?}");
     assert_eq!(bound.total_s(), (bound.cases_s, Relaxation::Cases));
 }
 
 #[test]
 fn order_bound_exceeds_the_bound_of_single_links() {
-    // Each of two coflows has 3 s on one link and 1 s on the other coflow's: the one that waits
-    // completes after 4 s, the other after 3 s.
+    // Each of two coflows has 3 s of work on its own link and 1 s on the other coflow's link. The
+    // coflow that waits completes after 4 s, the other coflow after 3 s.
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
     let flows = [flow(0, &[0], 3, 0), flow(0, &[1], 1, 0), flow(1, &[1], 3, 0), flow(1, &[0], 1, 0)];
     assert!(near(best_s(&network, &flows), 7.0));
@@ -151,14 +155,15 @@ fn order_bound_exceeds_the_bound_of_single_links() {
 }
 
 #[test]
-fn coflows_beyond_the_program_are_bounded_by_the_others() {
+fn order_bound_is_limited_to_ten_coflows() {
     let network = Network::new(vec![BitRate::bps(1_000)]).expect("it has a rate");
     let flows: Vec<Flow> = (0..11).map(|id| flow(id, &[0], 1, 0)).collect();
     let of = |count| total(&network, &flows[..count], LITTLE).expect("it fits").orders_s;
     assert!(of(10).is_some_and(|total_s| (total_s - 55.0).abs() < 1e-3) && of(11).is_none());
 }
 
-/// Simulates whole seconds, each for the present job with the least remaining time.
+/// Simulates whole seconds. In each second the waiting job with the shortest remaining time is
+/// served.
 fn shortest_first_by_seconds(jobs: &[(u32, u32)]) -> u32 {
     let mut left: Vec<(u32, u32)> = jobs.to_vec();
     let (mut total_s, mut now_s) = (0, 0);
@@ -175,7 +180,8 @@ fn shortest_first_by_seconds(jobs: &[(u32, u32)]) -> u32 {
     total_s
 }
 
-/// A link's load: whole seconds of work that arrive at whole seconds, the latest first.
+/// Returns a strategy for the load of a link: whole seconds of work that arrive at whole seconds,
+/// the latest part first.
 fn loads() -> impl Strategy<Value = Load> {
     proptest::collection::btree_map(0u32..5, 1u32..4, 1..3).prop_map(|parts| Load {
         link: LinkId(0),
@@ -184,7 +190,7 @@ fn loads() -> impl Strategy<Value = Load> {
     })
 }
 
-/// Prices of `links` links for each of the first twelve seconds.
+/// Returns a strategy for prices of `links` links in each of the first twelve seconds.
 fn prices(links: usize) -> impl Strategy<Value = Prices> {
     let link = proptest::collection::vec(0u32..6, 12);
     proptest::collection::vec(link, links).prop_map(move |all| {
@@ -197,7 +203,8 @@ fn prices(links: usize) -> impl Strategy<Value = Prices> {
     })
 }
 
-/// The cheapest of all sets of seconds in which a load fits.
+/// Returns the price of the cheapest set of seconds into which a load fits, found by exhaustive
+/// search.
 fn cheapest_of_all(prices: &mut Prices, load: &Load, to_s: u32) -> f64 {
     let mut prices: Vec<f64> = prices.of_link_mut(0).to_vec();
     prices.resize(to_s as usize, 0.0);
@@ -216,7 +223,7 @@ fn cheapest_of_all(prices: &mut Prices, load: &Load, to_s: u32) -> f64 {
 
 proptest! {
     #[test]
-    fn no_allocator_and_no_order_is_below_a_bound((network, flows) in networks()) {
+    fn no_schedule_is_below_a_bound((network, flows) in networks()) {
         let bound = total(&network, &flows, LITTLE).expect("it fits");
         let least_s = best_s(&network, &flows) * (1.0 + RUN_ROUNDING);
         prop_assert!(bound.alone_s <= least_s && bound.links_s <= least_s && bound.cases_s <= least_s, "{bound:?}, {least_s} s");
@@ -228,17 +235,17 @@ proptest! {
     }
 
     #[test]
-    fn on_one_link_shortest_remaining_first_reaches_the_bound(
+    fn shortest_remaining_first_reaches_the_bound_on_one_link(
         coflows in proptest::collection::vec((1u64..200, 0u64..60), 1..8),
     ) {
         let network = Network::new(vec![BitRate::bps(10_000)]).expect("it has a rate");
         let flows: Vec<Flow> = (0..).zip(&coflows).map(|(id, (kbit, at))| flow(id, &[0], *kbit, *at)).collect();
         let bound = total(&network, &flows, LITTLE).expect("it fits");
-        // One link with one flow per coflow: Varys takes the shortest bottleneck first, which is
-        // the shortest remaining time.
+        // With a single link and a single flow per coflow, Varys's shortest bottleneck is the
+        // shortest remaining time.
         let reached_s = sum_s(&run(&network, &flows, &mut Varys::default()).expect("it ends"));
         prop_assert!(near(bound.links_s, reached_s), "{bound:?}, {reached_s} s");
-        // Without later arrivals, a schedule is an order.
+        // Without later arrivals, a schedule is an order of coflows.
         if coflows.iter().all(|(_, at)| *at == coflows[0].1) {
             let orders_s = bound.orders_s.expect("there are few");
             prop_assert!((orders_s / reached_s - 1.0).abs() < 1e-5, "{bound:?}, {reached_s} s");
@@ -247,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn shortest_first_is_that_second_by_second(jobs in proptest::collection::vec((0u32..12, 1u32..8), 0..8)) {
+    fn shortest_first_equals_simulation_by_seconds(jobs in proptest::collection::vec((0u32..12, 1u32..8), 0..8)) {
         let exact = jobs.iter().map(|(arrived, busy)| (f64::from(*arrived), f64::from(*busy))).collect();
         prop_assert_eq!(shortest_first_s(exact), f64::from(shortest_first_by_seconds(&jobs)));
     }
@@ -266,14 +273,14 @@ proptest! {
     }
 
     #[test]
-    fn the_cheapest_pattern_is_the_cheapest_of_all((mut prices, load) in (prices(1), loads()), later in 0u32..5) {
+    fn cheapest_pattern_equals_exhaustive_search((mut prices, load) in (prices(1), loads()), later in 0u32..5) {
         let to_s = load.end_s() as u32 + later;
         let cost_s = Pattern::default().cheapest(&prices, &load, f64::from(to_s));
         prop_assert!(near(cost_s, cheapest_of_all(&mut prices, &load, to_s)));
     }
 
     #[test]
-    fn minimum_payment_is_the_least_of_all_completions(
+    fn minimum_payment_equals_search_over_completions(
         prices in prices(3), mut loads in proptest::collection::vec(loads(), 1..4),
     ) {
         (0..).map(LinkId).zip(&mut loads).for_each(|(link, load)| load.link = link);
@@ -284,7 +291,7 @@ proptest! {
         let mut pays_s = |at_s: f64| at_s + work.loads.iter().map(|load| pattern.cheapest(&prices, load, at_s)).sum::<f64>();
         let plain_s = (0..400).map(|at| pays_s(alone_s + f64::from(at) / 20.0)).fold(f64::INFINITY, f64::min);
         prop_assert!(least_s <= plain_s + 1e-9, "{least_s} s at {completes_s} s, {plain_s} s");
-        // Tangents lose little in short intervals.
+        // In short intervals the bound by tangents is close to the minimum.
         let finer = prices.split((0..400).map(|at| f64::from(at) / 20.0));
         let (least_s, _) = finer.least(&work, (alone_s, f64::INFINITY), &mut Scratch::default());
         prop_assert!(least_s >= plain_s - 0.25, "{least_s} s, {plain_s} s");
@@ -292,20 +299,21 @@ proptest! {
 }
 
 #[test]
-fn a_coflow_is_counted_on_one_of_its_links() {
+fn coflow_is_assigned_to_one_of_its_links() {
     let network = Network::new(vec![BitRate::bps(1_000); 3]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 0), flow(2, &[0], 2, 1)];
     let works: Vec<CoflowWork> =
         work::of_coflows(&network, &flows).into_iter().map(|(_, work)| work).collect();
     let assignment = assign(&works, 3);
     assert_eq!(assignment.links[1..], [Some(LinkId(1)), Some(LinkId(0))]);
-    // On link 1, behind the other: 2 + 5 s; and 2 s.
+    // On link 1, the coflow waits for the second coflow: 2 + 5 s. The third coflow takes 2 s on
+    // link 0.
     assert!(near(assignment.total_s, 9.0), "{assignment:?}");
     assert_eq!(assignment.links[0], Some(LinkId(1)));
 }
 
 #[test]
-fn split_prices_prove_no_less() {
+fn splitting_intervals_never_lowers_the_bound() {
     let network = Network::new(vec![BitRate::bps(1_000); 2]).expect("they have rates");
     let flows = [flow(0, &[0, 1], 3, 0), flow(1, &[1], 2, 1), flow(2, &[0], 2, 1)];
     let works: Vec<CoflowWork> =

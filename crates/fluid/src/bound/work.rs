@@ -5,7 +5,7 @@ use anabranch_units::Instant;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// A coflow as seen by bounds. Seconds count from the first arrival of all.
+/// A coflow as seen by bounds. Seconds count from the first arrival of any coflow.
 #[derive(Clone, Debug)]
 pub struct CoflowWork {
     pub arrived_s: f64,
@@ -14,17 +14,18 @@ pub struct CoflowWork {
     pub loads: Vec<Load>,
 }
 
-/// Load of a coflow on one link.
+/// Load of a coflow on a link.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub link: LinkId,
     pub busy_s: f64,
-    /// Parts: arrival, and seconds of work; the latest first.
+    /// Parts of the load, the latest part first: arrival, and seconds of work.
     pub parts: SmallVec<[(f64, f64); 1]>,
 }
 
 impl Load {
-    /// Earliest time at which the link has carried the load: a part is carried after its arrival.
+    /// Returns the earliest time at which the link can have carried the load. A part is carried
+    /// after its arrival.
     pub fn end_s(&self) -> f64 {
         let mut busy_s = 0.0;
         let end = |(since_s, more_s): &(f64, f64)| {
@@ -35,9 +36,9 @@ impl Load {
     }
 }
 
-/// All coflows, by name.
+/// Returns the work of all coflows, ordered by id.
 pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, CoflowWork)> {
-    // Bytes are summed as integers and rounded once.
+    // Bytes are summed as integers, and the sum is rounded once.
     type Parts = BTreeMap<LinkId, BTreeMap<Instant, u128>>;
     let mut coflows: BTreeMap<CoflowId, (Instant, Instant, Parts)> = BTreeMap::new();
     for flow in flows {
@@ -45,7 +46,7 @@ pub fn of_coflows(network: &Network, flows: &[Flow]) -> Vec<(CoflowId, CoflowWor
             coflows.entry(flow.coflow).or_insert((flow.arrives, flow.arrives, Parts::new()));
         *first = flow.arrives.min(*first);
         for (at, volume) in std::iter::once((flow.arrives, flow.volume)).chain(flow.grows.iter().copied()) {
-            // A flow without volume still arrives, and completes then.
+            // A flow without volume completes when it arrives.
             *last = at.max(*last);
             for link in flow.route.iter().filter(|_| volume.as_u64() > 0) {
                 *parts.entry(*link).or_default().entry(at).or_default() += u128::from(volume.as_u64());

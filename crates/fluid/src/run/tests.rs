@@ -1,4 +1,4 @@
-//! The paper's example, limits, and invariants on random networks.
+//! Tests of runs: the example of a paper, limits, and invariants on random networks.
 
 use super::*;
 use crate::allocator::Event;
@@ -7,8 +7,9 @@ use crate::{Aalo, MaxMin, Varys};
 use anabranch_units::BitRate;
 use proptest::prelude::*;
 
-/// Flow Chasing's Figure 5: coflows `a` and `b` of two flows each, 30 Mbit per flow. `links` are
-/// the rates of (s1, d1), (s2, d2) and (s3, d3); a2 and b2 share the last.
+/// Returns the network and the flows of Flow Chasing's Figure 5: coflows `a` and `b` with two flows
+/// each, 30 Mbit per flow. `links` are the rates of (s1, d1), (s2, d2) and (s3, d3); a2 and b2
+/// share the last link.
 fn figure_5(links: [u64; 3], b_arrives_s: u64) -> (Network, Vec<Flow>) {
     let network = Network::new(links.map(BitRate::mbps).to_vec()).expect("all links have a rate");
     let flow = |coflow, link, arrives_s| Flow {
@@ -41,12 +42,12 @@ fn bottleneck_chasing_leaves_3_seconds_in_figure_5() {
 }
 
 #[test]
-fn in_epochs_rates_are_set_at_multiples_only() {
+fn rates_change_only_at_epoch_boundaries() {
     let (network, flows) = on_one_link(&[(12_500, 0), (12_500, 3)]);
     let outcome =
         run_in_epochs(&network, &flows, Duration::from_ms(7), &mut MaxMin::default()).expect("it ends");
-    // At 1 Mb/s: 7 ms alone, then half of it until 193 ms; the second has the other half to 196 ms,
-    // and all of it to its end.
+    // At 1 Mb/s, the first flow is alone for 7 ms, and then has half of the rate until 193 ms. The
+    // second flow has the other half until 196 ms, and then the whole rate.
     let done: Vec<u64> = outcome.flows.iter().map(|flow| flow.completed.as_ns() / 1000).collect();
     assert_eq!(done, [193_000, 201_500]);
     assert_eq!(outcome.decisions, 4);
@@ -54,7 +55,7 @@ fn in_epochs_rates_are_set_at_multiples_only() {
     assert_eq!(error, Err(RunError::NoEpoch));
 }
 
-/// Gives every flow the same rate.
+/// Sets all flows to the same rate.
 struct EqualRates(f64);
 impl Allocator for EqualRates {
     fn allocate(&mut self, _: &Event, active: &mut ActiveFlows) {
@@ -65,7 +66,7 @@ impl Allocator for EqualRates {
 }
 
 #[test]
-fn what_an_allocator_may_not_decide_is_refused() {
+fn invalid_decisions_are_refused() {
     let (network, flows) = figure_5([5, 10, 15], 0);
     let error = |bps: f64| run(&network, &flows, &mut EqualRates(bps)).expect_err("no decision");
     assert!(run(&network, &flows, &mut EqualRates(5e6)).is_ok());
@@ -77,7 +78,7 @@ fn what_an_allocator_may_not_decide_is_refused() {
 }
 
 #[test]
-fn a_route_crosses_links_that_are_there_once_each() {
+fn invalid_routes_are_refused() {
     let (network, mut flows) = figure_5([5, 10, 15], 0);
     for (route, error) in [
         (vec![], RunError::Route(FlowId(1))),
@@ -90,7 +91,7 @@ fn a_route_crosses_links_that_are_there_once_each() {
 }
 
 #[test]
-fn nothing_takes_no_time() {
+fn empty_volumes_take_no_time() {
     let (network, mut flows) = figure_5([5, 10, 15], 2);
     flows.iter_mut().for_each(|flow| flow.volume = ByteCount::ZERO);
     let outcome = run(&network, &flows, &mut MaxMin::default()).expect("it ends");
@@ -105,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn epochs_of_a_picosecond_are_none((network, flows) in networks()) {
+    fn epochs_of_a_picosecond_equal_exact_runs((network, flows) in networks()) {
         let epoch = Duration::from_ps(1);
         for mut allocator in [Box::<Varys>::default() as Box<dyn Allocator>, Box::<Aalo>::default()] {
             let exact = run(&network, &flows, &mut allocator);
@@ -114,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn varys_leaves_nothing_that_a_flow_could_use((network, flows) in networks()) {
+    fn varys_is_work_conserving((network, flows) in networks()) {
         keeps_the_laws(&network, &flows, Varys::default(), false);
     }
 }

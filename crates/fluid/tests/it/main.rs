@@ -1,4 +1,5 @@
-//! The Facebook trace of the coflow benchmark, if it is present next to the checkout.
+//! Tests with the Facebook trace of the coflow benchmark. They do nothing if the trace is not
+//! present next to the checkout.
 
 use anabranch_fluid::benchmark::Trace;
 use anabranch_fluid::{
@@ -27,7 +28,7 @@ fn trace(coflows: usize) -> Option<(Network, Vec<Flow>)> {
     Some((Network::big_switch(trace.ports, PORT).expect("ports have a rate"), trace.flows))
 }
 
-/// Time of each coflow with all links to itself, in seconds: a lower bound.
+/// Returns the time of each coflow with all links to itself, in seconds: a lower bound.
 fn alone_s(network: &Network, flows: &[Flow]) -> BTreeMap<CoflowId, f64> {
     let mut bits: BTreeMap<(CoflowId, LinkId), f64> = BTreeMap::new();
     for flow in flows {
@@ -52,7 +53,7 @@ fn replay(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> O
     outcome
 }
 
-/// Whether the mean completion time is at least the bound's.
+/// Returns true if the mean completion time is at least the bound of the mean.
 fn is_above(outcome: &Outcome, bound: &bound::Bound) -> bool {
     mean_s(outcome) >= bound.mean_s() * (1.0 - 1e-7)
 }
@@ -88,7 +89,7 @@ fn varys_is_within_a_thousandth_of_the_bound() {
 fn no_coflow_beats_isolation_and_means_are_unchanged() {
     let Some((network, flows)) = trace(170) else { return };
     let mean_s = |allocator: Box<dyn Allocator>| mean_s(&replay(&network, &flows, allocator));
-    // Unpublished: the results of our first versions, as regression values.
+    // Regression values: unpublished results of the first version.
     for (name, allocator, earlier_s) in [
         ("FIFO", Box::<Fifo>::default() as Box<dyn Allocator>, 10.584),
         ("shortest remaining first", Box::<Srf>::default(), 7.757),
@@ -101,11 +102,11 @@ fn no_coflow_beats_isolation_and_means_are_unchanged() {
     }
 }
 
-/// Sum of all coflows' times, the median, and the 95th and 99th percentile by CoflowSim's rules: a
-/// completion within a step counts at the step's end. In milliseconds.
+/// Returns the sum of all coflows' times, and the median and the 95th and 99th percentiles, in
+/// milliseconds. As in CoflowSim, a completion within a step counts at the step's end.
 fn in_steps(network: &Network, flows: &[Flow], mut allocator: impl Allocator) -> (u64, [u64; 3]) {
     let outcome = run_in_epochs(network, flows, coflowsim::STEP, &mut allocator).expect("it ends");
-    // A completion within rounding of a step's end belongs to that step.
+    // A completion within the rounding error after a step's end belongs to this step.
     let in_steps = |all: &Completion| (all.time().as_ps() - 10).div_ceil(coflowsim::STEP.as_ps());
     let mut times_ms: Vec<u64> =
         outcome.coflows.values().map(|all| in_steps(all) * coflowsim::STEP.as_us() / 1000).collect();
@@ -114,8 +115,8 @@ fn in_steps(network: &Network, flows: &[Flow], mut allocator: impl Allocator) ->
     (times_ms.iter().sum(), [at(50), at(95), at(99)])
 }
 
-/// CoflowSim's figures for the first 170 coflows, from a run of it with its defaults (SEBF and
-/// FIFO): means of 7.793 and 10.916 s.
+/// Compares with CoflowSim's results for the first 170 coflows, from a run with its defaults (SEBF
+/// and FIFO): means of 7.793 s and 10.916 s.
 #[test]
 fn varys_and_fifo_match_coflowsim_to_the_millisecond() {
     let Some(trace) = recorded(170) else { return };

@@ -1,4 +1,4 @@
-//! An agent with a scripted coordinator, programs and connections.
+//! Tests of an agent with a scripted coordinator, scripted programs and scripted connections.
 
 use super::*;
 use crate::control::Report;
@@ -30,7 +30,7 @@ fn agent() -> Agent {
     Agent::new(at(0), AgentConfig::new(BitRate::mbps(100)))
 }
 
-/// Returns the next ask, which must exist.
+/// Returns the next request of the agent, which must exist.
 fn asked(agent: &mut Agent) -> (u64, AgentAction) {
     agent.poll_ask().expect("it asks for something")
 }
@@ -51,7 +51,7 @@ fn look(agent: &mut Agent, now: Instant, flows: &[ListedConnection]) {
     assert_eq!(ask, AgentAction::Look);
     agent.handle_answer(now, number, Ok(Answer::Listing { flows: flows.to_vec(), left_out: 0 }));
 }
-/// Makes the agent join. Returns the number by which it waits for limits.
+/// Makes the agent join. Returns the number of its pending request for limits.
 fn join(agent: &mut Agent, now: Instant, session: u64, flows: &[ListedConnection]) -> u64 {
     prepare(agent, now, session);
     look(agent, now, flows);
@@ -93,7 +93,7 @@ fn agent_joins_with_known_flows_then_reports_changes() {
     announce(&mut agent, at(50), 2);
     let (first, reports) = report(&mut agent);
     assert_eq!(reports.len(), 1);
-    // One request at a time: later news is in the next request.
+    // Only one request is in flight at a time. Later updates are sent with the next request.
     announce(&mut agent, at(51), 3);
     assert_eq!(agent.poll_ask(), None);
     agent.handle_answer(at(60), first, Ok(Answer::Taken));
@@ -101,7 +101,7 @@ fn agent_joins_with_known_flows_then_reports_changes() {
     agent.handle_answer(at(61), second, Ok(Answer::Taken));
     agent.handle_timeout(at(102));
     look(&mut agent, at(102), &[seen(1, 0), seen(2, 0), seen(3, 0)]);
-    // No flow has moved.
+    // No flow has moved, so there is nothing to report.
     assert_eq!(agent.poll_ask(), None);
     agent.handle_timeout(at(202));
     look(&mut agent, at(202), &[seen(1, 0), seen(2, 0), seen(3, 0)]);
@@ -112,7 +112,7 @@ fn agent_joins_with_known_flows_then_reports_changes() {
 }
 
 #[test]
-fn reports_of_many_flows_finish_before_the_next_look() {
+fn reports_of_many_flows_precede_the_next_listing() {
     let mut agent = agent();
     let many = 2 * FLOWS_TOGETHER as u16 + 1;
     join(&mut agent, at(0), 9, &[]);
@@ -146,7 +146,7 @@ fn limits_are_lifted_after_a_second_of_silence() {
     assert_eq!(agent.poll_timeout(), Some(at(1_000)));
     agent.handle_timeout(at(1_000));
     assert!(orders(&mut agent).contains(&LimitOrder::LiftAll));
-    // The coordinator answers after all, without knowing that the limits are lifted.
+    // The coordinator answers late, without knowing that the limits are lifted.
     agent.handle_answer(at(1_001), number, Ok(Answer::Taken));
     assert!(!agent.is_awaited(limits));
     assert_eq!((agent.poll_ask(), agent.poll_timeout()), (None, Some(at(1_051))));
@@ -154,8 +154,8 @@ fn limits_are_lifted_after_a_second_of_silence() {
     join(&mut agent, at(1_052), 10, &[seen(1, 0)]);
 }
 
-/// Limits that arrived during the coordinator's silence were set, and stayed for as long as it was
-/// unreachable (#18).
+/// Limits that arrived during the coordinator's silence were set, and stayed while the coordinator
+/// was unreachable (#18).
 #[test]
 fn limits_after_the_coordinators_silence_are_not_set() {
     let mut agent = agent();
@@ -169,13 +169,13 @@ fn limits_after_the_coordinators_silence_are_not_set() {
     let limit = Limit { flow: flow(1), rate_bps: Some(1_000_000) };
     agent.handle_answer(at(1_001), limits, Ok(Answer::Limits(vec![limit])));
     assert_eq!(orders(&mut agent), [LimitOrder::LiftAll]);
-    // The agent joins again, and gets all limits again.
+    // The agent joins again, and receives all limits again.
     assert_eq!(agent.poll_timeout(), Some(at(1_051)));
 }
 
-/// Sessions that each ended within a second kept the limits of earlier sessions for ever (#18).
+/// If no session lasted a second, the limits of earlier sessions were never lifted (#18).
 #[test]
-fn old_limits_are_lifted_though_no_session_lasts() {
+fn old_limits_are_lifted_although_no_session_lasts() {
     let mut agent = agent();
     let mut lifted = 0;
     for session in 0..10 {
@@ -196,7 +196,7 @@ fn old_limits_are_lifted_though_no_session_lasts() {
 }
 
 #[test]
-fn limits_of_an_earlier_session_are_lifted_later() {
+fn limits_of_earlier_sessions_are_lifted_after_a_delay() {
     let mut agent = agent();
     join(&mut agent, at(0), 9, &[]);
     agent.handle_timeout(at(999));
@@ -215,7 +215,7 @@ fn limits_of_an_earlier_session_are_lifted_later() {
 }
 
 #[test]
-fn join_backs_off_until_it_is_refused_permanently() {
+fn join_backs_off_until_permanent_refusal() {
     let mut agent = agent();
     let mut now = 0;
     for pause in [50, 100, 200, 400, 500, 500] {
@@ -257,7 +257,7 @@ fn ending_agent_lifts_its_limits_and_leaves_once() {
 }
 
 #[test]
-fn looks_take_a_small_part_of_the_time() {
+fn listings_take_a_small_part_of_the_time() {
     assert_eq!(look_after(ms(0), None), LOOK_EVERY);
     assert_eq!(look_after(ms(0), Some(ms(50))), ms(50));
     assert_eq!(look_after(ms(0), Some(ms(0))), LOOK_SOON);
@@ -265,14 +265,14 @@ fn looks_take_a_small_part_of_the_time() {
     assert_eq!(look_after(ms(3), Some(ms(0))), ms(60));
     assert_eq!(look_after(ms(5), None), LOOK_EVERY);
     assert_eq!(look_after(ms(12), None), ms(240));
-    // Thousands of flows to report to the coordinator; and still more.
+    // Listing takes this long with thousands of flows to report, and then with even more.
     assert_eq!(look_after(ms(120), Some(ms(0))), LOOK_LATE);
     assert_eq!(look_after(ms(260), None), ms(520));
     assert!(LOOK_LATE * 2 <= IDLE_AFTER);
 }
 
 #[test]
-fn connections_with_the_coordinator_are_known_at_both_ends() {
+fn coordinator_connections_are_recognised_at_both_ends() {
     let here: [IpAddr; 1] = ["10.0.0.1".parse().expect("good")];
     let is_control = |local: &str, remote: &str, coordinator: &str| {
         let end = |text: &str| -> SocketAddr { text.parse().expect("good") };
@@ -281,7 +281,7 @@ fn connections_with_the_coordinator_are_known_at_both_ends() {
     assert!(is_control("10.0.0.1:40000", "10.0.0.9:7190", "10.0.0.9:7190"));
     assert!(!is_control("10.0.0.1:40000", "10.0.0.8:7190", "10.0.0.9:7190"));
     assert!(!is_control("10.0.0.1:7190", "10.0.0.8:40000", "10.0.0.9:7190"));
-    // If the coordinator runs on this host, its answers to other hosts leave from its port.
+    // If the coordinator runs on this host, its answers to other hosts are sent from its port.
     for coordinator in ["10.0.0.1:7190", "127.0.0.1:7190"] {
         assert!(is_control("10.0.0.1:7190", "10.0.0.2:40000", coordinator));
         assert!(!is_control("10.0.0.1:7191", "10.0.0.2:40000", coordinator));
@@ -289,8 +289,8 @@ fn connections_with_the_coordinator_are_known_at_both_ends() {
     }
 }
 
-/// #18: a listing that was started before a connection existed ended the flow announced meanwhile,
-/// for good.
+/// #18: a listing that was started before a connection existed ended the flow that was announced
+/// meanwhile, permanently.
 #[test]
 fn older_listing_does_not_end_an_announced_flow() {
     let mut agent = agent();

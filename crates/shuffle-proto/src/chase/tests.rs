@@ -1,4 +1,4 @@
-//! The paper's examples, a plain version that follows Algorithm 1 line by line, and properties on
+//! Tests on the paper's examples, against a plain version of Algorithm 1, and of properties on
 //! random networks.
 
 use super::*;
@@ -24,7 +24,7 @@ fn figure_5(links: [u64; 3], b_arrives_s: u64, allocator: &mut impl Allocator) -
 }
 
 #[test]
-fn figure_5_takes_6_and_3_seconds_exactly() {
+fn figure_5_coflows_take_6_and_3_seconds() {
     for priority in [Priority::Total, Priority::Remaining] {
         for is_work_conserving in [true, false] {
             let mut chase = Chase::new(priority, is_work_conserving);
@@ -41,8 +41,8 @@ fn late_flow_takes_2_seconds_with_work_conservation() {
     assert_eq!(figure_5([5, 15, 15], 2, &mut ChasePlus::default()), [6.0, 2.0]);
 }
 
-/// Algorithm 1 and equations 7 to 10 flow by flow, without state between decisions except the
-/// order.
+/// Plain version of Algorithm 1 and equations 7 to 10, flow by flow. The order of coflows is its
+/// only state between decisions.
 struct PlainChase {
     priority: Priority,
     order: Vec<CoflowId>,
@@ -57,7 +57,7 @@ impl PlainChase {
     fn most(active: &ActiveFlows, rates: &BTreeMap<FlowId, f64>, id: FlowId) -> f64 {
         active.route(id).map(|link| Self::left(active, rates, link)).fold(f64::INFINITY, f64::min)
     }
-    /// Lines 1 to 6 for one coflow, without the flow that arrives.
+    /// Applies lines 1 to 6 to one coflow, without the flow that arrives.
     fn shrink(active: &ActiveFlows, rates: &mut BTreeMap<FlowId, f64>, placed: &[FlowId]) -> f64 {
         let time = placed.iter().map(|id| active.remaining_bits(*id) / rates[id]).fold(0.0, f64::max);
         placed
@@ -161,10 +161,10 @@ impl Allocator for ChaseComparison {
     }
 }
 
-/// Coflow, route, bytes, arrival, and later growth as bytes and delay.
+/// A flow: coflow, route, bytes, arrival, and later growth as pairs of bytes and delay.
 type Row = (u32, BTreeSet<u32>, u64, u64, Vec<(u64, u64)>);
 
-/// Random links, and flows on them.
+/// Generates random links, and flows on these links.
 fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
     let links = proptest::collection::vec(1u64..1_000, 1..8);
     let route = proptest::collection::btree_set(0u32..8, 1..4);
@@ -193,7 +193,7 @@ fn networks() -> impl Strategy<Value = (Network, Vec<Flow>)> {
 
 proptest! {
     #[test]
-    fn chase_decides_as_the_paper_line_by_line((network, flows) in networks(), is_total in any::<bool>()) {
+    fn chase_equals_algorithm_1_line_by_line((network, flows) in networks(), is_total in any::<bool>()) {
         let priority = if is_total { Priority::Total } else { Priority::Remaining };
         let plain = PlainChase { priority, order: Vec::new() };
         let mut beside = ChaseComparison { ours: Chase::new(priority, true), plain };

@@ -1,4 +1,4 @@
-//! Order of coflows, proportions within a coflow, and absence of starvation.
+//! Tests of the order of coflows, of proportions within a coflow, and of starvation.
 
 use super::*;
 use anabranch_fluid::{Flow, Network, run};
@@ -22,8 +22,9 @@ fn times_s(links: usize, flows: &[Flow], allocator: &mut impl Allocator) -> Vec<
 }
 
 #[test]
-fn first_coflow_completes_though_smaller_ones_keep_arriving() {
-    // The first coflow needs 1 s alone; the others, of 0.1 s each, keep the link full for 50 s.
+fn large_coflow_completes_although_small_coflows_keep_arriving() {
+    // The first coflow needs 1 s alone. The other coflows need 0.1 s each, and keep the link full
+    // for 50 s.
     let mut flows = vec![flow(0, &[0], 100, 0)];
     flows.extend((0..500).map(|n| flow(n + 1, &[0], 10, 100 * u64::from(n))));
     let starved = times_s(1, &flows, &mut ChasePlus::without([Ablation::Due]))[0];
@@ -33,7 +34,7 @@ fn first_coflow_completes_though_smaller_ones_keep_arriving() {
 }
 
 #[test]
-fn what_comes_late_has_its_own_time() {
+fn growth_of_a_coflow_postpones_its_deadline() {
     let mut active = ActiveFlows::new(Network::new(vec![BitRate::mbps(100)]).expect("it has a rate"));
     let mut ours = ChasePlus::default();
     let id = active.insert(CoflowId(0), &[LinkId(0)], ByteCount::new(12_500_000));
@@ -50,9 +51,9 @@ fn what_comes_late_has_its_own_time() {
 }
 
 #[test]
-fn a_coflow_counts_where_it_waits() {
-    // b needs 3 s on link 1, where no other coflow is; c needs 2 s on link 0, behind a's 2 s. SEBF
-    // puts c before b on link 2.
+fn coflow_is_judged_by_the_links_where_it_waits() {
+    // Coflow b needs 3 s on link 1, which no other coflow uses. Coflow c needs 2 s on link 0,
+    // behind 2 s of coflow a. SEBF orders c before b on link 2.
     let flows = [
         flow(0, &[0], 200, 0),
         flow(1, &[1], 250, 0),
@@ -69,7 +70,7 @@ fn a_coflow_counts_where_it_waits() {
 proptest! {
     /// The order equals the result of an exhaustive search for the next coflow.
     #[test]
-    fn the_order_is_that_of_a_search_through_all(
+    fn order_equals_an_exhaustive_search(
         flows in proptest::collection::vec((0u32..6, 0u32..4, 1u64..1_000), 1..30),
     ) {
         let network = Network::new(vec![BitRate::mbps(100); 4]).expect("all have a rate");

@@ -1,4 +1,4 @@
-//! Types of the coordinator besides reports and limits: settings, hosts, refusals, and views of
+//! Types of the coordinator other than reports and limits: settings, hosts, refusals, and views of
 //! active flows and coflows.
 //!
 //! Leaves out: decisions (`coordinator`); reports and limits themselves ([`crate::control`]).
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 /// Maximum number of characters in a host's or a coflow's name.
 pub const NAME_MAX: usize = 128;
-/// Maximum number of hosts; above it a disconnected one is forgotten.
+/// Maximum number of hosts. Above it a disconnected host is forgotten.
 pub const HOSTS_MAX: usize = 4_096;
 /// Maximum number of uplinks.
 pub const UPLINKS_MAX: usize = 4_096;
@@ -21,7 +21,8 @@ pub const HOST_UPLINKS_MAX: usize = 8;
 pub const ADDRESSES_MAX: usize = 64;
 /// Maximum number of flows of a host.
 pub const HOST_FLOWS_MAX: usize = 65_536;
-/// Maximum number of coflows of a host's flows: the cost of a decision grows with its square.
+/// Maximum number of coflows of a host's flows. The cost of a decision grows with the square of
+/// this number.
 pub const HOST_COFLOWS_MAX: usize = 1_024;
 
 /// Classification of flows.
@@ -40,11 +41,11 @@ impl Default for ClassSettings {
 /// A host as described by its joining agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Addresses of flows to the host.
+    /// Addresses at which the host receives flows.
     pub addresses: Vec<IpAddr>,
-    /// Goodput of its link, each way.
+    /// Goodput of the host's link in each direction.
     pub rate: BitRate,
-    /// Uplinks that it shares with other hosts, each once, in any order.
+    /// Uplinks that the host shares with other hosts, each once, in any order.
     pub uplinks: Vec<Uplink>,
 }
 
@@ -53,7 +54,7 @@ pub struct Host {
 pub struct Uplink {
     /// Name of the uplink, the same for all hosts behind it.
     pub name: String,
-    /// Goodput of the uplink each way, the same for all hosts behind it.
+    /// Goodput of the uplink in each direction, the same for all hosts behind it.
     pub rate: BitRate,
 }
 
@@ -63,7 +64,7 @@ pub struct Uplink {
 pub enum ReportError {
     /// A name that is empty, too long, or contains unprintable characters.
     Name(String),
-    /// No agent of this host has joined, or a later one has replaced it.
+    /// No agent of this host has joined with this session, or a later agent has replaced it.
     NotJoined(String),
     /// More hosts than [`HOSTS_MAX`].
     TooManyHosts,
@@ -149,13 +150,13 @@ impl std::error::Error for ReportError {}
 pub struct EndedCoflow {
     /// Name of the coflow.
     pub name: String,
-    /// Time of its first flow.
+    /// Start time of the coflow's first flow.
     pub since: Instant,
-    /// Time at which its last flow had ended.
+    /// Time at which the coflow's last flow had ended.
     pub at: Instant,
-    /// Number of its flows, without mice.
+    /// Number of the coflow's flows, without mice.
     pub flows: u64,
-    /// Bytes moved, as last reported.
+    /// Bytes that the coflow's flows moved, as last reported.
     pub bytes: ByteCount,
 }
 
@@ -164,9 +165,9 @@ pub struct EndedCoflow {
 pub struct CoflowView {
     /// Name of the coflow.
     pub name: String,
-    /// Time of its first flow.
+    /// Start time of the coflow's first flow.
     pub since: Instant,
-    /// Flows without mice, by host.
+    /// Flows of the coflow without mice, in the order of their hosts.
     pub flows: Vec<FlowView>,
 }
 
@@ -175,13 +176,13 @@ pub struct CoflowView {
 pub struct HostView<'a> {
     /// Name of the host.
     pub name: &'a str,
-    /// True if its agent is connected.
+    /// True if the host's agent is connected.
     pub is_up: bool,
     /// Number of times that an agent of the host has joined.
     pub joins: u64,
-    /// Goodput of its link, each way.
+    /// Goodput of the host's link in each direction.
     pub rate: BitRate,
-    /// Names and rates of its uplinks.
+    /// Names and rates of the host's uplinks.
     pub uplinks: Vec<(&'a str, BitRate)>,
 }
 

@@ -1,23 +1,23 @@
-//! Progress of a flow with a rate: whether its bytes arrive, and whether as fast as its limit
-//! allows.
+//! Progress of a flow with a rate: whether its bytes arrive, and whether they arrive as fast as its
+//! limit allows.
 //!
-//! Both are judged over an interval, which starts some time after a raise: agents' reports are some
-//! tenths of a second old, and bytes already handed to a link at the lower rate go first. Leaves
-//! out: consequences of the verdict. Read [`Progress::look`].
+//! Both are judged over an interval that starts some time after a raise. Agents' reports are some
+//! tenths of a second old, and bytes already queued at the lower rate are sent first. Leaves out:
+//! consequences of the verdict. Read [`Progress::look`].
 
 use super::RATE_MIN;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
-/// Time without arrivals after which a flow is idle, plus the time of a kernel's largest burst (64
-/// KiB) at the flow's rate. Also the interval over which slowness is judged.
+/// Minimum time without arrivals after which a flow is idle. The time of the kernel's largest burst
+/// (64 KiB) at the flow's rate is added. Also the interval over which slowness is judged.
 pub const IDLE_AFTER: Duration = Duration::from_ms(500);
 /// Maximum burst that a kernel hands to a link at once (one segmentation offload).
 pub(super) const BURST: ByteCount = ByteCount::new(64 * 1024);
 /// Granularity of checks, so that many flows are checked together.
 pub(super) const LOOK_STEP: Duration = Duration::from_ms(50);
-/// Minimum factor of a rate increase that restarts the interval.
+/// Minimum factor of a rate increase that restarts the judged interval.
 const RAISE: f64 = 1.25;
-/// Time after the last arrival within which an increase restarts the interval.
+/// Time after the last arrival within which a rate increase restarts the interval.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Result of a check.
@@ -25,7 +25,8 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) enum Verdict {
     /// No bytes arrive.
     Idle,
-    /// Bytes arrive at `bps`, which is this part of the permitted rate.
+    /// Bytes arrive at `bps` bits per second. `part` is the share of the permitted bits that
+    /// arrived.
     Moves { bps: f64, part: f64 },
 }
 
@@ -34,16 +35,16 @@ pub(super) enum Verdict {
 pub(super) struct Progress {
     moved: ByteCount,
     moved_at: Instant,
-    /// Time of the last restart; the flow cannot be idle for longer than since then.
+    /// Time of the last restart. A flow is idle only after enough time since this restart.
     raised_at: Instant,
     rate_bps: f64,
-    /// Judged interval: its start, the bytes moved at the start, and the bits permitted from the
-    /// start to the last change of rate.
+    /// Judged interval: its start, the bytes moved before the start, and the bits permitted from
+    /// the start to the last change of rate.
     began: Instant,
     moved_before: ByteCount,
     allowed_bits: f64,
     rate_at: Instant,
-    /// True if the rate was raised some time before the interval.
+    /// True if an interval has passed since the last raise, so that the current interval counts.
     is_settled: bool,
 }
 
@@ -63,7 +64,7 @@ impl Progress {
         }
     }
 
-    /// Records the total bytes delivered.
+    /// Records the total number of bytes delivered.
     pub fn on_moved(&mut self, now: Instant, moved: ByteCount) {
         if moved > self.moved {
             (self.moved, self.moved_at) = (moved, now);
@@ -102,7 +103,7 @@ impl Progress {
         Instant::from_ps(at.as_ps().div_ceil(step).saturating_mul(step))
     }
 
-    /// Checks the flow. Returns `None` if it is too early to tell.
+    /// Checks the flow. Returns `None` if it is too early for a verdict.
     pub fn look(&mut self, now: Instant) -> Option<Verdict> {
         if now >= self.idle_at() {
             return Some(Verdict::Idle);
@@ -115,8 +116,8 @@ impl Progress {
         let bps = bits / now.saturating_since(self.began).as_secs_f64();
         let part = bits / self.allowed_bits.max(1.0);
         self.begin(now);
-        // The first interval after a raise is skipped: it contains bytes sent at the old rate, and
-        // a sender that accelerates.
+        // The first interval after a raise does not count: it contains bytes sent at the old rate,
+        // and the sender may still be accelerating.
         std::mem::replace(&mut self.is_settled, true).then_some(Verdict::Moves { bps, part })
     }
 }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_arrived_is_compared_with_what_might_have() {
+    fn progress_is_the_share_of_permitted_bits() {
         let mut progress = going();
         // 64 KiB take 52 ms.
         assert_eq!(progress.look_at(), at(600));
@@ -148,7 +149,7 @@ mod tests {
         progress.on_moved(at(700), ByteCount::new(100_001));
         progress.set_rate(at(900), RATE_BPS / 2.0);
         progress.on_moved(at(1_190), ByteCount::new(300_001));
-        // 3 Mbit of the first 300 ms, 1.525 of the second.
+        // 3 Mbit are permitted in the first 300 ms, and 1.525 Mbit in the next 305 ms.
         let Some(Verdict::Moves { bps, part }) = progress.look(at(1_205)) else { panic!("too early") };
         assert!((bps / 2.4e6 * 0.605 - 1.0).abs() < 1e-9, "{bps}");
         assert!((part - 2.4 / 4.525).abs() < 1e-9, "{part}");
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raise_begins_anew_and_a_lowering_does_not() {
+    fn raised_rate_restarts_the_interval_lowered_does_not() {
         let mut progress = going();
         progress.on_moved(at(10), ByteCount::new(1));
         progress.set_rate(at(400), 1.2 * RATE_BPS);
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn raised_limits_do_not_prevent_idleness() {
+    fn repeated_raises_do_not_prevent_idleness() {
         let (mut progress, mut ms) = (going(), 0);
         while progress.look(at(ms)) != Some(Verdict::Idle) {
             ms += 100;

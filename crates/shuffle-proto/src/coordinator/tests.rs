@@ -1,4 +1,4 @@
-//! Agents' limits, and rates within links' capacities after any report.
+//! Tests of the limits sent to agents, and of rates within links' capacities after any report.
 
 use super::*;
 use crate::{Chase, ChasePlus};
@@ -57,7 +57,7 @@ impl Site {
         let limits = self.0.poll_limits(&host.to_string(), 1);
         limits.into_iter().map(|l| (l.flow.local.port(), l.rate_bps.expect("a limit") / 1_000)).collect()
     }
-    /// Ports of flows whose limits are lifted.
+    /// Returns the ports of the flows whose limits are lifted.
     fn lifted(&mut self, ms: u64, host: u8) -> Vec<u16> {
         self.0.decide(at(ms)).expect("it decides");
         let limits = self.0.poll_limits(&host.to_string(), 1);
@@ -66,7 +66,7 @@ impl Site {
 }
 
 #[test]
-fn coflow_ends_with_its_last_flow_except_by_departure() {
+fn coflow_ends_with_last_flow_but_not_by_departure() {
     let mut site = Site::new(4);
     let keys = [key(0, 2, 1), key(1, 3, 2)];
     for (host, key) in [(0, keys[0]), (1, keys[1])] {
@@ -91,7 +91,7 @@ fn flows_of_a_coflow_complete_together() {
     let mut site = Site::new(4);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10), flow(key(0, 3, 2), "a", 30)]);
     assert_eq!(site.limits(0, 0), [(1, 25_000), (2, 75_000)]);
-    // b has more data left, and gets the rate that a leaves at host 3.
+    // Coflow b has more data left, and gets the rate that coflow a leaves at host 3.
     site.report(1, 1, &[flow(key(1, 3, 3), "b", 300)]);
     assert_eq!(site.limits(1, 1), [(3, 25_000)]);
     assert_eq!(site.limits(1, 0), []);
@@ -101,7 +101,7 @@ fn flows_of_a_coflow_complete_together() {
 }
 
 #[test]
-fn mice_pass_until_they_have_grown() {
+fn mice_have_no_limit_until_they_grow() {
     let mut site = Site::new(2);
     let mouse =
         |bytes| Report::Flow { flow: key(0, 1, 1), coflow: "a".into(), size_bytes: bytes, open_ended: false };
@@ -115,7 +115,7 @@ fn mice_pass_until_they_have_grown() {
 }
 
 #[test]
-fn what_stays_on_its_host_crosses_no_link() {
+fn flows_within_a_host_cross_no_link() {
     let mut site = Site::new(2);
     let loopback = |mut key: FlowKey| {
         key.remote.set_ip([127, 0, 0, 2].into());
@@ -134,7 +134,7 @@ fn what_stays_on_its_host_crosses_no_link() {
 }
 
 #[test]
-fn departed_agent_frees_its_links_and_reports_all_anew() {
+fn departed_agent_frees_its_links_and_reports_again() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 10)]);
     site.report(0, 1, &[flow(key(1, 2, 2), "a", 10)]);
@@ -203,11 +203,12 @@ fn flows_cross_the_uplinks_their_ends_do_not_share() {
     let rates = [(0, 1), (0, 2), (2, 0), (0, 3), (3, 0), (1, 4), (4, 2), (3, 9)]
         .map(|(from, to)| alone(&mut site, from, to));
     assert_eq!(rates, [100, 25, 25, 10, 10, 20, 20, 100]);
-    // Two hosts' flows share the uplink; a flow that stays inside gets the rest of its link.
+    // The flows of two hosts share the uplink. The flow within the site gets the remaining rate of
+    // its link.
     site.report(1, 0, &[flow(key(0, 4, 1), "a", 10), flow(key(0, 1, 3), "b", 100)]);
     site.report(1, 1, &[flow(key(1, 4, 2), "a", 10)]);
     assert_eq!((site.limits(1, 0), site.limits(1, 1)), (vec![(1, 10_000), (3, 90_000)], vec![(2, 10_000)]));
-    // The host joins again from inside the site.
+    // The host joins again, now from inside the site.
     site.0.handle_join(at(2), "4", 2, behind(4, &[("site-x", 20)])).expect("it joins");
     assert_eq!((site.limits(2, 0), site.limits(2, 1)), (vec![(1, 15_000), (3, 85_000)], vec![(2, 15_000)]));
 
@@ -228,7 +229,7 @@ fn overdue_flow_still_has_a_rate() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 2, 1), "a", 1)]);
     assert_eq!(site.limits(0, 0), [(1, 100_000)]);
-    // The flow is overdue when another arrives, and is assumed to finish soon.
+    // The flow is overdue when another flow arrives, and is assumed to finish soon.
     site.report(400, 1, &[flow(key(1, 2, 2), "b", 100)]);
     assert_eq!(site.limits(400, 1), [(2, 1_000)]);
     assert_eq!(site.limits(400, 0), []);
@@ -239,17 +240,17 @@ fn overdue_flow_still_has_a_rate() {
 }
 
 #[test]
-fn idle_flow_lends_its_rate_until_it_moves() {
+fn idle_flow_frees_its_rate_until_it_moves() {
     let mut site = Site::new(3);
     let (idle, other) = (key(0, 2, 1), key(1, 2, 2));
     let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
     site.report(0, 0, &[flow(idle, "a", 30)]);
     site.report(0, 1, &[flow(other, "b", 300)]);
-    // The minimum rate of the waiting flow is taken from the other one.
+    // The minimum rate of the waiting flow is taken from the other flow.
     assert_eq!(site.limits(0, 0), [(1, 99_000)]);
     assert_eq!(site.limits(0, 1), [(2, 1_000)]);
-    // 64 KiB take 5.2 ms at the one flow's rate, and 524 ms at the other's; checks are rounded to
-    // steps.
+    // 64 KiB take 5.2 ms at the first flow's rate, and 524 ms at the second flow's rate. Checks are
+    // rounded up to steps.
     let due = site.0.poll_timeout().expect("flows are looked at");
     assert_eq!(due, at(550));
     assert_eq!(site.lifted(549, 0), [] as [u16; 0]);
@@ -282,17 +283,18 @@ fn idle_flow_lends_its_rate_until_it_moves() {
     let bytes = ByteCount::new(13_662_500);
     let ended = EndedCoflow { name: "a".into(), since: at(0), at: at(3_100), flows: 1, bytes };
     assert_eq!(site.0.poll_ended(), Some(ended));
-    // The other flow has been idle since.
+    // The other flow has been idle since its last progress.
     assert_eq!(site.lifted(3_500, 1), [2]);
     assert_eq!(site.0.count(), (1, 0, 1));
 }
 
 #[test]
-fn a_slow_flow_keeps_little_more_than_it_moves() {
+fn slow_flow_reserves_little_more_than_its_rate() {
     let mut site = Site::new(3);
     let (slow, other) = (key(0, 2, 1), key(1, 2, 2));
     let moved = |flow, moved_bytes| [Report::Moved { flow, moved_bytes }];
-    // Moves the slow and the other flow at these bytes per millisecond, between two instants.
+    // Moves both flows at these numbers of bytes per millisecond, between two times in
+    // milliseconds.
     let go = |site: &mut Site, from: u64, to: u64, before: u64, slow_each: u64, other_each: u64| {
         for ms in (from + 50..=to).step_by(50) {
             site.report(ms, 0, &moved(slow, before + slow_each * (ms - from)));
@@ -305,13 +307,13 @@ fn a_slow_flow_keeps_little_more_than_it_moves() {
     site.report(0, 0, &[flow(slow, "a", 30)]);
     site.report(0, 1, &[flow(other, "b", 300)]);
     assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 99_000)], vec![(2, 1_000)]));
-    // The first interval is not judged. At 8 of 99 Mbit/s the flow keeps its limit, but reserves 10
-    // Mbit/s of its links.
+    // The first interval is not judged. At 8 of 99 Mbit/s the slow flow keeps its limit, but
+    // reserves only 10 Mbit/s of its links.
     go(&mut site, 0, 1_100, 0, 1_000, 125);
     assert_eq!((site.limits(1_100, 0), site.limits(1_100, 1)), (vec![], vec![(2, 90_000)]));
     assert_eq!(site.0.count(), (2, 1, 2));
     assert_eq!(site.0.coflows(at(1_100))[0].flows[0].rate, Some(BitRate::mbps(99)));
-    // Small changes of its rate are ignored, large ones are not.
+    // Small changes of the slow flow's rate are ignored; large changes are not.
     go(&mut site, 1_100, 1_650, 1_100_000, 1_050, 11_250);
     assert_eq!((site.limits(1_650, 0), site.limits(1_650, 1)), (vec![], vec![]));
     go(&mut site, 1_650, 2_200, 1_677_500, 500, 11_250);
@@ -328,7 +330,7 @@ fn a_slow_flow_keeps_little_more_than_it_moves() {
 }
 
 #[test]
-fn open_ended_flows_are_assumed_to_double() {
+fn open_ended_flow_is_assumed_to_double() {
     let mut site = Site::new(4);
     let said = |flow, kilobytes: u64, moved_kilobytes: u64| {
         let size_bytes = 1_000 * kilobytes;
@@ -338,7 +340,7 @@ fn open_ended_flows_are_assumed_to_double() {
         ]
     };
     let remaining = |site: &mut Site, ms| -> Vec<u64> {
-        // As if another flow had arrived.
+        // Forces a decision, as the arrival of another flow would.
         site.0.is_changed = true;
         site.0.decide(at(ms)).expect("it decides");
         site.0.coflows(at(ms))[0].flows.iter().map(|flow| flow.remaining.as_u64() / 1_000).collect()
@@ -348,11 +350,11 @@ fn open_ended_flows_are_assumed_to_double() {
     site.report(0, 1, &said(two, 200, 0));
     assert_eq!(remaining(&mut site, 0), [1_000, 1_000]);
     assert_eq!((site.limits(0, 0), site.limits(0, 1)), (vec![(1, 50_000)], vec![(2, 50_000)]));
-    // Buffered bytes count if they are more.
+    // The number of buffered bytes counts if it is larger.
     site.report(1, 1, &said(two, 4_200, 200));
     site.report(1, 0, &said(one, 2_300, 2_200));
     assert_eq!(remaining(&mut site, 1), [1_200, 4_000]);
-    // With an empty buffer a flow is idle, until enough is buffered.
+    // A flow with an empty buffer is idle until enough bytes are buffered.
     site.report(2, 0, &said(one, 2_300, 2_300));
     assert_eq!(site.lifted(2, 0), [1]);
     assert_eq!(site.limits(2, 1), [(2, 100_000)]);
@@ -361,12 +363,12 @@ fn open_ended_flows_are_assumed_to_double() {
     assert_eq!(site.0.count(), (2, 1, 1));
     site.report(4, 0, &said(one, 9_000, 8_950));
     assert_eq!(site.0.count(), (2, 2, 1));
-    // (2 + 6.95 + 0.2) MB by two flows.
+    // The mean is (2 + 6.95 + 0.2) MB divided by two flows.
     assert_eq!(remaining(&mut site, 4)[0], 4_575);
 }
 
 #[test]
-fn departed_hosts_are_forgotten_when_room_is_needed() {
+fn departed_hosts_are_forgotten_at_the_host_limit() {
     let mut site = Site::new(2);
     let join = |site: &mut Site, name: usize| {
         let host = Host { addresses: Vec::new(), rate: LINK, uplinks: Vec::new() };
@@ -374,7 +376,7 @@ fn departed_hosts_are_forgotten_when_room_is_needed() {
     };
     (2..HOSTS_MAX).for_each(|name| join(&mut site, name).expect("there is room"));
     assert_eq!(join(&mut site, HOSTS_MAX), Err(ReportError::TooManyHosts));
-    // There are no flows to a forgotten host.
+    // A host is forgotten only without flows to it.
     site.report(0, 0, &[flow(key(0, 1, 1), "a", 10)]);
     site.0.handle_leave(at(0), "1", 1);
     assert_eq!(join(&mut site, HOSTS_MAX), Err(ReportError::TooManyHosts));
@@ -386,7 +388,7 @@ fn departed_hosts_are_forgotten_when_room_is_needed() {
 }
 
 #[test]
-fn values_out_of_bounds_are_refused_in_one_line() {
+fn values_out_of_range_are_refused_in_one_line() {
     let mut site = Site::new(1);
     let long = "x".repeat(NAME_MAX + 1);
     for name in ["", "a b", "\n", &long] {
@@ -422,7 +424,7 @@ fn values_out_of_bounds_are_refused_in_one_line() {
 
 proptest! {
     #[test]
-    fn whatever_agents_say_rates_are_what_links_carry(acts in proptest::collection::vec(
+    fn rates_fit_links_for_random_reports(acts in proptest::collection::vec(
         (0u8..4, 0u8..10, 0u16..4, 0u8..5, 0u64..100), 1..80,
     ), who in 0..10, is_late: bool) {
         let allocator: BoxedAllocator = match who {
@@ -442,7 +444,7 @@ proptest! {
         let mut late = None;
         for (step, (from, what, port, to, megabytes)) in acts.into_iter().enumerate() {
             let (now, name, key) = (at(step as u64 * 50), from.to_string(), key(from, to, port));
-            // A refused report has no effect.
+            // A refused report has no effect, so its error is ignored.
             let _ = match what {
                 0 => {
                     let uplinks = [("a", 50), ("b", 30)];
@@ -497,16 +499,16 @@ proptest! {
     }
 }
 
-/// Flows in very many coflows of one host took all of the coordinator's time (#17).
+/// Flows of one host in very many coflows took all of the coordinator's time (#17).
 #[test]
-fn host_has_flows_of_a_bounded_number_of_coflows() {
+fn host_may_use_a_limited_number_of_coflows() {
     let mut site = Site::new(3);
     let of = |number: usize| flow(key(0, 1, number as u16), &format!("t{number}"), 1);
     let all: Vec<Report> = (0..HOST_COFLOWS_MAX).map(of).collect();
     site.report(0, 0, &all);
     let more = site.0.handle_reports(at(0), "0", 1, &[of(HOST_COFLOWS_MAX)]);
     assert_eq!(more, Err(ReportError::TooManyCoflows));
-    // Another flow of a known coflow, and other hosts' coflows.
+    // Another flow of a known coflow is accepted, and so are other hosts' coflows.
     site.report(0, 0, &[flow(key(0, 2, 60_000), "t0", 1)]);
     site.report(0, 2, &[flow(key(2, 1, 1), "mine", 1)]);
     // The last flow of a coflow makes room for another coflow.
@@ -521,7 +523,7 @@ fn host_has_flows_of_a_bounded_number_of_coflows() {
 }
 
 #[test]
-fn host_has_the_link_and_addresses_of_one_host() {
+fn group_addresses_and_slow_links_are_refused() {
     let mut site = Site::new(1);
     let mut join = |addresses: &[&str], rate| {
         let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
@@ -537,7 +539,7 @@ fn host_has_the_link_and_addresses_of_one_host() {
 }
 
 #[test]
-fn coflow_begins_with_its_first_flow_above_mice_size() {
+fn coflow_begins_with_its_first_flow_above_mouse_size() {
     let mut site = Site::new(3);
     site.report(0, 0, &[flow(key(0, 1, 1), "a", 0)]);
     assert_eq!(site.0.poll_begun(), None);

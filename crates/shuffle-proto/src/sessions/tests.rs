@@ -41,7 +41,7 @@ fn limit(port: u16, rate_bps: Option<u64>) -> Limit {
 }
 
 #[test]
-fn request_waits_for_limits_and_is_answered_once_decided() {
+fn waiting_request_is_answered_after_the_decision() {
     let mut sessions = sessions();
     let first = sessions.handle_limits(at(0), "h", 1, at(10_000)).expect("it is there");
     let second = sessions.handle_limits(at(0), "h", 1, at(10_000)).expect("it is there");
@@ -51,7 +51,7 @@ fn request_waits_for_limits_and_is_answered_once_decided() {
     decide(&mut sessions, at(1));
     assert_eq!(sessions.poll_answer(), Some((first, Ok(vec![limit(1, Some(LINK.as_bps()))]))));
     assert_eq!(sessions.poll_event(), Some(Event::Begun("a".into())));
-    // The other request gets the next limits.
+    // The second request gets the next limits.
     sessions.handle_reports(at(2), "h", 1, &[Report::Ended { flow: key(1) }, flow(2)]).expect("taken");
     decide(&mut sessions, at(2));
     assert_eq!(sessions.poll_answer().map(|(number, _)| number), Some(second));
@@ -60,7 +60,7 @@ fn request_waits_for_limits_and_is_answered_once_decided() {
 }
 
 #[test]
-fn request_times_out_without_limits_and_not_earlier() {
+fn request_without_limits_is_answered_at_its_deadline() {
     let mut sessions = sessions();
     let wait = sessions.handle_limits(at(0), "h", 1, at(500)).expect("it is there");
     assert_eq!(sessions.poll_timeout(), Some(at(500)));
@@ -83,7 +83,7 @@ fn oldest_of_too_many_waiting_requests_is_answered() {
 }
 
 #[test]
-fn agent_is_gone_exactly_after_the_silence_limit() {
+fn agent_is_disconnected_exactly_at_the_silence_limit() {
     let mut sessions = sessions();
     sessions.handle_reports(at(300), "h", 1, &[flow(1)]).expect("it is taken");
     decide(&mut sessions, at(400));
@@ -119,7 +119,7 @@ fn replaced_agents_requests_are_refused_and_its_leave_ignored() {
 }
 
 #[test]
-fn limits_of_a_cancelled_request_await_the_next() {
+fn limits_of_a_cancelled_request_answer_the_next() {
     let mut sessions = sessions();
     let given_up = sessions.handle_limits(at(0), "h", 1, at(10_000)).expect("it is there");
     sessions.handle_given_up("h", given_up);

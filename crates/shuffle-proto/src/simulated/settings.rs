@@ -9,15 +9,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Maximum start time of a coflow, and maximum delay of its flows after that: the maximum duration
-/// of a run.
+/// Maximum start time of a coflow, and maximum delay of its flows after that start: the maximum
+/// duration of a run.
 const START_MAX: Duration = Duration::from_secs(100_000);
 /// Maximum number of flows in a workload.
 const FLOWS_MAX: usize = 100_000;
-/// Name for TCP alone, without coordinator and agents.
+/// Name of the setting for TCP without coordinator and agents.
 const NONE: &str = "none";
 
-/// A workload's settings.
+/// Settings of a `shuffle` workload.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
@@ -58,7 +58,7 @@ struct FlowSettings {
     to: String,
     /// Total bytes of the flow.
     size: ByteCount,
-    /// Delay after the coflow's start.
+    /// Delay of the flow's start after the coflow's start.
     #[serde(default)]
     start: Duration,
 }
@@ -77,7 +77,7 @@ impl Default for Settings {
     }
 }
 
-/// Resolves a workload, which messages call `field`, against its network.
+/// Resolves a workload, called `field` in error messages, against its network.
 ///
 /// Errors: a setting that is unknown or out of range; a host that is unknown or unreachable.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Shuffle, PlanError> {
@@ -158,7 +158,8 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     })
 }
 
-/// Lower rate of a host's links out and in, because a coordinator knows one number for a host.
+/// Returns the lower rate of a host's links out and in, because a coordinator uses one rate for a
+/// host.
 fn link_rate(network: &Network, host: u16) -> BitRate {
     let site = network.hosts()[usize::from(host)];
     let (mut out_bps, mut into_bps) = (0, 0);

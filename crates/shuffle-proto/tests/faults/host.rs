@@ -1,4 +1,5 @@
-//! A host: its kernel's flows, their programs, and its agent with its persistent state.
+//! A host of the world: its kernel's flows, their programs, and its agent with its persistent
+//! state.
 
 use anabranch_shuffle_proto::agent::{Agent, AgentConfig};
 use anabranch_shuffle_proto::announced_flows::{ListedConnection, Socket};
@@ -28,23 +29,24 @@ pub struct Flow {
     pub coflow: String,
     pub size_bytes: u64,
     pub acked_bytes: u64,
-    /// Rate limit set by its program.
+    /// Rate limit that the flow's program has set.
     pub own: Option<BitRate>,
     pub limit: Option<BitRate>,
-    /// Time of an agent's last limit.
+    /// Time at which an agent last set a limit on the flow.
     pub limited_at: Option<Instant>,
-    /// Agent that received its announcement, and the time.
+    /// Generation of the agent that received the flow's announcement, and the time; `None` before
+    /// that.
     pub told: Option<(u64, Instant)>,
-    /// True if its program announces the end before it closes.
+    /// True if the flow's program announces the end before it closes the connection.
     pub says_end: bool,
 }
 
-/// State that outlives an agent: the host's flows, and the state file.
+/// State of a host that survives an agent: the host's flows, and the state file.
 #[derive(Debug)]
 pub struct Kernel {
     pub flows: BTreeMap<FlowKey, Flow>,
     pub notes: Vec<LimitedConnection>,
-    /// Rate of failures to set limits and to write state files, per million.
+    /// Failure rates in parts per million: of setting limits, and of writing the state file.
     pub refused_ppm: u32,
     pub full_ppm: u32,
     pub refused_at: Option<Instant>,
@@ -53,7 +55,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// All connections, in order.
+    /// Returns all connections in the order of flows.
     pub fn listing(&self) -> Vec<ListedConnection> {
         let seen = |(flow, state): (&FlowKey, &Flow)| ListedConnection {
             flow: *flow,
@@ -67,7 +69,7 @@ impl Kernel {
         self.flows.iter().map(seen).collect()
     }
 
-    /// Flows with another rate limit than their programs have set.
+    /// Flows whose rate limit differs from the limit that their program has set.
     pub fn limited(&self) -> impl Iterator<Item = (&FlowKey, &Flow)> {
         self.flows.iter().filter(|(_, flow)| flow.limit != flow.own)
     }
@@ -77,7 +79,7 @@ impl Kernel {
         let Ok(_) = lift_left(std::mem::take(&mut self.notes), self);
     }
 
-    /// Returns true if the next limit cannot be set.
+    /// Returns true if setting the next limit fails.
     fn refuses(&mut self) -> bool {
         let is_refused = self.random.chance_ppm(self.refused_ppm);
         if is_refused {
@@ -133,7 +135,7 @@ impl Machine for KernelHandle {
     }
 
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, LimitedConnection>) {
-        // Done occasionally, as with a long file.
+        // Records are dropped only occasionally, as a real agent rewrites only a long file.
         let kernel = &mut *self.0.borrow_mut();
         if limited.is_empty() || kernel.notes.len() > 2 * limited.len() + 4 {
             kernel.notes = limited.values().copied().collect();
@@ -143,33 +145,33 @@ impl Machine for KernelHandle {
     fn warn(&mut self, _: &LimitProblem) {}
 }
 
-/// A running agent.
+/// A running agent process.
 #[derive(Debug)]
 pub struct Process {
     pub machine: Agent,
     pub limits: Enforcement<KernelHandle>,
-    /// Number that distinguishes it from other agents of its host.
+    /// Number that distinguishes the process from other agents of its host.
     pub generation: u64,
     pub frozen_until: Option<Instant>,
-    /// Last time of being frozen, and until when: answers from that period are older.
+    /// End of the last period in which the process was frozen. Answers from that period are older.
     pub thawed_at: Option<Instant>,
-    /// Lead of its clock.
+    /// Time by which the clock of the process is ahead.
     pub ahead: Duration,
     pub armed: Option<Instant>,
-    /// Start of its last session.
+    /// Start of the process's last session.
     pub joined_at: Option<Instant>,
-    /// Last session that it has requested.
+    /// Number of the last session that the process has requested.
     pub session: u64,
     /// Time of the coordinator's last valid answer.
     pub heard_at: Instant,
 }
 
-/// A host.
+/// A host of the world.
 #[derive(Debug)]
 pub struct Host {
     pub kernel: Rc<RefCell<Kernel>>,
     pub agent: Option<Process>,
-    /// End of the current cut between the host and the coordinator.
+    /// End of the current partition between the host and the coordinator.
     pub cut_until: Instant,
     pub flows_so_far: u64,
 }
@@ -189,7 +191,7 @@ impl Host {
         Self { kernel, agent: None, cut_until: Instant::ZERO, flows_so_far: 0 }
     }
 
-    /// Starts an agent, which lifts the previous one's limits.
+    /// Starts an agent, which lifts the limits of the previous agent.
     pub fn start(&mut self, now: Instant, host: usize, generation: u64) {
         self.kernel.borrow_mut().lift_left();
         let config = AgentConfig { addresses: vec![address(host)], ..AgentConfig::new(LINK) };

@@ -1,5 +1,5 @@
-//! Whole systems under faults, in virtual time: a coordinator, agents, programs' flows and a
-//! network with loss and delay.
+//! Tests of a whole system under faults, in virtual time: a coordinator, agents, programs' flows
+//! and a network with loss and delay.
 //!
 //! Each seed draws the kinds and rates of faults: lost, late and reordered messages, partitions,
 //! crashes of agents (with or without their guards) and of the coordinator, restarts from the
@@ -20,11 +20,11 @@ fn schedule(seed: u64) -> ScheduleEnd {
 }
 
 #[test]
-fn after_any_failures_limits_lift_and_flows_complete() {
+fn limits_are_lifted_and_flows_complete_after_faults() {
     faults::run(&[], schedule);
 }
 
 #[test]
-fn the_same_seed_leaves_the_same_log() {
+fn same_seed_gives_the_same_log() {
     faults::run_twice(schedule);
 }

@@ -9,24 +9,25 @@ use anabranch_shuffle_proto::{BoxedAllocator, Scheduler, Sessions};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Origin of a request: host, generation of its agent, and the number by which the agent waits.
+/// Origin of a request: host, generation of its agent, and the number with which the agent expects
+/// the answer.
 pub type RequestOrigin = (usize, u64, u64);
 
 /// A running coordinator.
 pub struct Service {
     machine: Sessions<BoxedAllocator>,
-    /// Zero of its clock.
+    /// World time at which the coordinator's clock is zero.
     began: Instant,
     decision_takes: Duration,
-    /// Current decision, and the time at which it will be made.
+    /// Decision in progress, and the time at which it will be complete.
     deciding: Option<(Instant, Decision<BoxedAllocator>)>,
-    /// Waiting requests for limits and their deadlines, by the state machine's numbers.
+    /// Waiting requests for limits and their deadlines, by the state machine's request numbers.
     waiting: BTreeMap<u64, (RequestOrigin, Instant)>,
-    /// Time of each agent's last request.
+    /// Time of the last request of each host's agent.
     heard_at: BTreeMap<String, Instant>,
 }
 
-/// Interval between two calls of the state machine, and so its maximum delay.
+/// Interval between two calls of the state machine, which is the maximum delay of its timeouts.
 const TICK: Duration = Duration::from_ms(20);
 
 pub type Reply = (RequestOrigin, Result<Answer, Failure>);
@@ -62,27 +63,28 @@ impl Service {
         self.machine.is_joined(&name(host), session)
     }
 
-    /// Returns true if all these hosts' agents have joined, and no flow is known.
+    /// Returns true if the agents of all hosts have joined, and the coordinator knows no flow.
     pub fn is_idle(&self, hosts: usize) -> bool {
         let coordinator = self.machine.coordinator();
         coordinator.hosts().filter(|host| host.is_up).count() == hosts && coordinator.count() == (0, 0, 0)
     }
 
-    /// Summary of known flows, flows with rates, coflows and connected agents.
+    /// Summary of known flows, flows with rates, coflows and connected agents, for messages of
+    /// failed tests.
     pub fn left(&self) -> String {
         let coordinator = self.machine.coordinator();
         let hosts: Vec<_> = coordinator.hosts().map(|host| (host.name.to_owned(), host.is_up)).collect();
         format!("{:?}, {hosts:?}", coordinator.count())
     }
 
-    /// Known flows of a host, without mice.
+    /// Flows of a host that the coordinator knows, without mice.
     pub fn flows_of(&mut self, now: Instant, host: usize) -> BTreeSet<FlowKey> {
         let (clock, name) = (self.clock(now), name(host));
         let flows = self.machine.coflows(clock).into_iter().flat_map(|coflow| coflow.flows);
         flows.filter(|flow| flow.host == name).map(|flow| flow.flow).collect()
     }
 
-    /// Limit of each flow that is not a mouse, by host.
+    /// Limits of all flows that are not mice, by host.
     pub fn rates(&mut self, now: Instant) -> BTreeMap<usize, BTreeMap<FlowKey, Option<BitRate>>> {
         let mut rates = BTreeMap::<usize, BTreeMap<_, _>>::new();
         let coflows = self.machine.coflows(self.clock(now));
@@ -93,7 +95,7 @@ impl Service {
         rates
     }
 
-    /// Handles a request, and returns all resulting answers.
+    /// Handles a request. Returns all answers that result from it.
     pub fn handle(&mut self, now: Instant, asker: RequestOrigin, ask: AgentAction) -> Vec<Reply> {
         let (name, clock, machine) = (name(asker.0), self.clock(now), &mut self.machine);
         self.heard_at.insert(name.clone(), now);
@@ -126,7 +128,7 @@ impl Service {
         replies
     }
 
-    /// Handles the passage of time.
+    /// Handles timeouts and a due decision.
     pub fn handle_tick(&mut self, now: Instant) -> Vec<Reply> {
         let mut replies = Vec::new();
         self.machine.handle_timeout(self.clock(now));
@@ -135,7 +137,8 @@ impl Service {
         replies
     }
 
-    /// Checks that no silent agent counts as connected, and no request waits for too long.
+    /// Checks that no agent counts as connected after the silence limit, and that no request waits
+    /// beyond its deadline.
     fn check(&self, now: Instant) {
         for host in self.machine.coordinator().hosts().filter(|host| host.is_up) {
             let heard_at = self.heard_at[host.name];

@@ -12,25 +12,24 @@ use anabranch_shuffle_proto::sessions::SessionsConfig;
 use anabranch_testing::faults::{FaultChances, Schedule, ScheduleEnd};
 use anabranch_units::{BitRate, Duration, Instant, RandomStream, Seed};
 
-/// Duration of the faults, and time limit of recovery after them.
+/// Duration of the period with faults, and time limit of the recovery afterwards.
 const CHAOS: Duration = Duration::from_secs(15);
 const HEALED_MAX: Duration = Duration::from_secs(120);
-/// Interval between two steps of programs and the coordinator's clock.
+/// Interval between two steps of the programs and of the coordinator.
 const TICK: Duration = Duration::from_ms(20);
-/// Age of an announcement from which the request now answered must have included it.
+/// Age of an announcement from which an answered request must have reported it.
 const TOLD_WITHIN: Duration = Duration::from_ms(1_300);
 /// Size below which flows have no limit.
 const MICE_BELOW_BYTES: u64 = 50_000;
-/// Time limit after the last flows' start for all limits to match the coordinator's.
+/// Time limit, after the start of the last flows, for all limits to equal the coordinator's.
 const AGREED_WITHIN: Duration = Duration::from_secs(5);
-/// Size of a long flow, and port of the long flow that starts at each host some time after
-/// recovery.
+/// Size of a long flow, and local port of the long flow that starts at each host after recovery.
 const LONG_BYTES: u64 = 40_000_000;
 const LAST_PORT: u16 = 20_000;
-/// Time limit for retrying a refused lift.
+/// Time limit within which a refused lift must be retried.
 const TRIED_AGAIN: Duration = Duration::from_secs(4);
 
-/// A fault of a run.
+/// A kind of fault in a run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Lost,
@@ -42,13 +41,13 @@ enum Fault {
     CoordinatorCrash,
     Frozen,
     Jump,
-    /// The coordinator's decisions take time.
+    /// Decisions of the coordinator take time.
     LateDecisions,
 }
 
 impl Fault {
-    /// Each fault with its maximum rate per million: for each message, or each 20 ms. For late
-    /// messages and decisions the number is the maximum delay in microseconds.
+    /// Each fault with its maximum rate in parts per million, for each message or each 20 ms. For
+    /// late messages and decisions the number is the maximum delay in microseconds.
     const ALL: [(Self, u64); 10] = [
         (Self::Lost, 100_000),
         (Self::Late, 600_000),
@@ -73,10 +72,10 @@ enum ScheduleEvent {
     Answer(RequestOrigin, Result<Answer, Failure>),
     /// An agent receives its listing.
     Listing(RequestOrigin),
-    /// An agent may have a due deadline.
+    /// A deadline of an agent may be due.
     Timer(usize, u64),
     Thaw(usize, u64),
-    /// A killed agent's guard cleans up.
+    /// The guard of a killed agent lifts the agent's limits.
     Guard(usize),
     StartAgent(usize),
     /// A long flow starts at each host.
@@ -92,7 +91,8 @@ pub struct World {
     scheduler: Scheduler,
     faults: FaultChances<Fault>,
     is_healed: bool,
-    /// Start of the last flows, and whether all limits have matched the coordinator's since then.
+    /// Start time of the last flows, and true if all limits have equalled the coordinator's since
+    /// then.
     last_flows_at: Option<Instant>,
     is_agreed: bool,
     network: RandomStream,
@@ -135,7 +135,7 @@ impl World {
         world
     }
 
-    /// Runs the schedule until everything has ended after the faults.
+    /// Runs the schedule until all faults are over and all flows have ended.
     pub fn run(mut self) -> ScheduleEnd {
         while let Some(what) = self.schedule.step(None) {
             let now = self.schedule.now();
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Description of everything that has not ended.
+    /// Description of all flows and limits that remain, for messages of failed tests.
     fn left(&self) -> String {
         let service = self.service.as_ref().map(Service::left);
         let host = |host: &Host| {
@@ -189,7 +189,8 @@ impl World {
         format!("{service:?}, {:#?}", self.hosts.iter().map(host).collect::<Vec<_>>())
     }
 
-    /// Checks after an answer that the coordinator knows all flows announced before the request.
+    /// Checks after an answer that the coordinator knows all flows announced well before the
+    /// request.
     fn check_known(&mut self, host: usize) {
         let (now, service) = (self.schedule.now(), self.service.as_mut());
         let Some((agent, service)) = self.hosts[host].agent.as_ref().zip(service) else { return };
@@ -216,7 +217,7 @@ impl World {
         self.is_agreed && is_service_idle && self.hosts.iter().all(is_idle)
     }
 
-    /// Returns true if there are limits, and each flow has the limit that the coordinator set.
+    /// Returns true if there are limits, and each flow has the limit that the coordinator has set.
     fn agree(&mut self) -> bool {
         let (now, mut limits) = (self.schedule.now(), 0);
         let Some(service) = &mut self.service else { return false };
@@ -320,7 +321,7 @@ impl World {
         self.hosts[host].agent.as_mut().filter(|agent| agent.generation == generation)
     }
 
-    /// Returns the agent if it is running; a frozen one gets the event later.
+    /// Returns the agent if it is running. A frozen agent gets the event later.
     fn awake(
         &mut self,
         host: usize,
@@ -377,7 +378,7 @@ impl World {
         }
     }
 
-    /// Executes an agent's ask.
+    /// Executes an action that an agent requests.
     fn ask(&mut self, asker: RequestOrigin, ask: AgentAction) {
         let within = match &ask {
             AgentAction::Prepare => {
@@ -399,12 +400,13 @@ impl World {
         }
     }
 
-    /// Delay of a message between a host and the coordinator; `None` if it is lost.
+    /// Returns the delay of a message between a host and the coordinator; `None` if the message is
+    /// lost.
     fn delay(&mut self, host: usize) -> Option<Duration> {
         let (lost_ppm, late_us) = (self.faults.ppm(Fault::Lost), self.faults.ppm(Fault::Late));
         let is_lost = self.network.chance_ppm(lost_ppm);
         let most = 100 + u64::from(late_us);
-        // Most are fast, some take the maximum.
+        // Most messages are fast, and some take the maximum.
         let delay = self.network.below(most) / (1 + self.network.below(20));
         (!is_lost && self.hosts[host].cut_until <= self.schedule.now()).then(|| Duration::from_us(50 + delay))
     }
@@ -417,7 +419,7 @@ impl World {
         }
     }
 
-    /// Steps programs and the coordinator's clock, and may inject a fault.
+    /// Advances programs and the coordinator by one step, and may inject faults.
     fn tick(&mut self) {
         if !self.is_healed && self.schedule.now() >= Instant::ZERO + CHAOS {
             self.heal();
@@ -488,7 +490,7 @@ impl World {
             agent.machine.handle_end(at);
             self.settle(host);
             self.hosts[host].agent = None;
-            // Its guard lifts the limits that it could not.
+            // The agent's guard lifts the limits that the agent could not lift.
             self.schedule.after(guard_after.min(restart), ScheduleEvent::Guard(host));
             self.schedule.after(restart, ScheduleEvent::StartAgent(host));
         }
@@ -503,7 +505,7 @@ impl World {
             let mut kernel = self.hosts[host].kernel.borrow_mut();
             (kernel.refused_ppm, kernel.full_ppm) = (0, 0);
         }
-        // By then the coordinator or the agent knows of each lost request or answer.
+        // By then the coordinator or the agent has noticed each lost request or answer.
         self.schedule.after(LIMITS_WAIT + REPLY_MAX + TICK, ScheduleEvent::LastFlows);
     }
 
@@ -537,11 +539,11 @@ impl World {
             told: None,
             says_end,
         };
-        // A port in use is skipped; a free one is reused by a new connection.
+        // A port in use keeps its flow. A free port gets a new connection.
         self.hosts[host].kernel.borrow_mut().flows.entry(key).or_insert(flow);
     }
 
-    /// Moves flows at their limits, and closes complete ones.
+    /// Moves bytes of flows at their limits, and closes complete flows.
     fn move_flows(&mut self, host: usize) {
         let kernel = self.hosts[host].kernel.clone();
         let flows = kernel.borrow().flows.len() as u64;
@@ -566,7 +568,7 @@ impl World {
         }
     }
 
-    /// Announces flows to an agent that has not heard of them, a few at a time.
+    /// Announces a few flows at a time to an agent that has not received their announcement.
     fn announce(&mut self, host: usize) {
         let Some(agent) = self.hosts[host].agent.as_ref().filter(|agent| agent.frozen_until.is_none()) else {
             return;

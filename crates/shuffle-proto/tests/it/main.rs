@@ -1,4 +1,4 @@
-//! Parsing of arbitrary input.
+//! Tests of parsers on corpora, documented examples and random input.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus, and the scenarios")]
 
@@ -35,13 +35,13 @@ fn corpus_replays() {
 }
 
 #[test]
-fn files_that_the_page_shows_are_such_files() {
+fn documented_files_are_valid() {
     let page = include_str!("../../../../docs/shuffle.md");
     let shown: Vec<_> =
         page.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap_or_default()).collect();
     assert_eq!(shown.len(), 4);
     for block in shown {
-        // Some examples are list items.
+        // Some examples are indented, because they are part of a list.
         let text: String = block.lines().map(|line| format!("{}\n", line.trim())).collect();
         let exercise = if text.contains("[[host]]") { exercise_hosts } else { exercise_rules };
         assert!(exercise(text.as_bytes()), "{text}");
@@ -50,7 +50,7 @@ fn files_that_the_page_shows_are_such_files() {
 
 proptest! {
     #[test]
-    fn numbers_in_lines_are_a_trace_or_refused(lines in proptest::collection::vec(
+    fn random_lines_of_numbers_are_parsed_without_panic(lines in proptest::collection::vec(
         proptest::collection::vec("[0-9]{1,3}(:[0-9]{1,4})?", 0..12), 1..8,
     )) {
         let lines: Vec<String> = lines.iter().map(|words| words.join(" ")).collect();

@@ -1,5 +1,5 @@
-//! Figure 5 of the paper over simulated TCP, agents' reports to the coordinator, and a scenario's
-//! settings.
+//! Tests in the simulator: Figure 5 of the paper over simulated TCP, agents' reports to the
+//! coordinator, and a scenario's settings.
 
 use anabranch_shuffle_proto::Scheduler;
 use anabranch_shuffle_proto::simulated::SimulatedSystem;
@@ -24,7 +24,7 @@ fn run(plan: &Plan) -> Outcome {
     simulation.run()
 }
 
-/// Completion times of the coflows a and b of `scenarios/shuffle.toml`, in seconds.
+/// Returns the completion times of the coflows a and b of `scenarios/shuffle.toml`, in seconds.
 fn figure_5(allocator: &str, more: &[&str]) -> [f64; 2] {
     let text =
         std::fs::read_to_string(repository().join("scenarios/shuffle.toml")).expect("it is part of it");
@@ -39,7 +39,8 @@ fn figure_5(allocator: &str, more: &[&str]) -> [f64; 2] {
     [seconds("a"), seconds("b")]
 }
 
-/// The second example: b arrives 2 s after a, and its link is wider.
+/// Settings of the second example of Figure 5: coflow b arrives 2 s after coflow a, and its link is
+/// wider.
 const LATE: [&str; 3] =
     ["workload.coflows.b.start=3 s", "network.topology=networks/figure-5-late.toml", "name=late"];
 
@@ -51,7 +52,7 @@ fn assert_near(allocator: &str, seconds: [f64; 2], paper: [f64; 2]) {
 }
 
 #[test]
-fn figure_5_takes_the_papers_times_with_every_scheduler() {
+fn figure_5_takes_the_papers_times_under_every_scheduler() {
     for allocator in ["none", "max-min"] {
         assert_near(allocator, figure_5(allocator, &[]), [6.0, 4.0]);
     }
@@ -61,7 +62,7 @@ fn figure_5_takes_the_papers_times_with_every_scheduler() {
 }
 
 #[test]
-fn late_flow_in_figure_5_gains_by_work_conservation() {
+fn late_flow_completes_earlier_with_work_conservation() {
     for allocator in ["none", "max-min", "chase", "chase-total", "chase+", "varys"] {
         assert_near(allocator, figure_5(allocator, &LATE), [6.0, 2.0]);
     }
@@ -85,17 +86,17 @@ fn mice_stay_unreported_and_reports_need_a_coordinator() {
     assert!(row.more["control_bytes"] > 1_000.0 && !row.more.contains_key("first_limit_us_p50"), "{row:?}");
     let limited = of("mice_below = \"0 B\"");
     let row = &limited.workloads[0];
-    // The coordinator is two links away in each direction; the request itself adds to the delay.
+    // The coordinator is two links away in each direction, and sending the request takes time, too.
     assert!((500.0..2_000.0).contains(&row.more["first_limit_us_p50"]), "{row:?}");
     let alone = of("allocator = \"none\"");
     let row = &alone.workloads[0];
     assert!(!row.more.contains_key("control_bytes"), "{row:?}");
     assert_eq!((alone.flows.len(), row.finished), (1, Some(1)));
-    // The reports include one flow for each host's agent.
+    // The outcome also lists one control connection for each host's agent.
     assert_eq!((limited.flows.len(), limited.workloads[0].flows), (3, 1));
 }
 
-/// Two hosts side by side, and a distant third.
+/// Topology of two hosts near each other and a distant third host.
 const FAR: &str = r#"
     site = [{ name = "a" }, { name = "b" }, { name = "c" }]
     cable = [
@@ -104,9 +105,10 @@ const FAR: &str = r#"
     ]
 "#;
 
-/// The simulated agent reported flows before it had joined, and the coordinator refused (#18).
+/// The simulated agent reported flows before it had joined, and the coordinator refused the reports
+/// (#18).
 #[test]
-fn flows_begun_before_the_join_are_in_it() {
+fn flows_begun_before_the_join_get_limits() {
     let text = r#"
         network = { topology = "far.toml", queue = "64 KiB" }
         [workload]
@@ -117,12 +119,12 @@ fn flows_begun_before_the_join_are_in_it() {
     let outcome = run(&plan(text, &[]).expect("it is good"));
     let row = &outcome.workloads[0];
     assert_eq!(row.finished, Some(1));
-    // The handshake with the coordinator takes 10 ms, the messages take 10 ms.
+    // The handshake with the coordinator takes 10 ms, and so do the messages.
     assert!((19_500.0..20_500.0).contains(&row.more["first_limit_us_p50"]), "{row:?}");
 }
 
 #[test]
-fn coflow_lasts_from_its_first_flow_to_the_last() {
+fn coflow_time_spans_its_first_to_last_flow() {
     let text = format!(
         r#"{STAR}
         [workload.coflows.t]
@@ -152,7 +154,7 @@ fn every_scheduler_completes_random_coflows() {
         for coflow in 0..8 {
             let flow = |random: &mut anabranch_units::RandomStream| {
                 let (from, step) = (random.below(4), 1 + random.below(3));
-                // Mice and other flows, from one byte on.
+                // Mice of one byte, and larger flows.
                 let (size, start) = (1 + random.below(400_000) * random.below(2), random.below(2_000));
                 let to = (from + step) % 4;
                 format!(
@@ -169,7 +171,7 @@ fn every_scheduler_completes_random_coflows() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_setting() {
+fn invalid_settings_are_refused_with_their_name() {
     let flow = "{ from = \"h1\", to = \"h2\", size = \"1 MB\" }";
     let good = format!("coflows.t.flows = [{flow}]");
     assert!(plan(&format!("{STAR}{good}"), &[]).is_ok());
@@ -187,7 +189,7 @@ fn what_is_wrong_is_said_with_its_setting() {
         (good.replace("1 MB", "0 B"), "workload[0].coflows.t.flows[0].size: 0 B: must be at least 1 B"),
         (good.replace("h2", "switch"), "workload[0].coflows.t.flows[0].to: "),
         (good.replace("coflows.t", "coflows.\"a b\""), "workload[0].coflows: name \"a b\""),
-        // Both values, and their sum, were accepted, and overflowed (#17).
+        // #17: both start times were accepted, and their sum overflowed.
         (format!("{good}\ncoflows.t.start = \"5000 h\""), "workload[0].coflows.t.start: "),
         (
             format!(

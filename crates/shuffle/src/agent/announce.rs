@@ -3,8 +3,8 @@
 //!
 //! Each request is one JSON object on a line (`shuffle_proto::announcement`), each answer one line.
 //! A host's flow may be announced only by root or by the user who created its socket. An idle
-//! connection is closed soon, to free its slot; the libraries reconnect as needed. If all slots are
-//! taken, a new connection evicts the longest idle connection of the user with the most
+//! connection is closed soon, to free its slot; the client libraries reconnect as needed. If all
+//! slots are in use, a new connection evicts the longest idle connection of the user with the most
 //! connections. Leaves out: the effect of announcements, and the socket (`net::local`). Read
 //! [`answer`] and [`of_own_flows`].
 
@@ -30,11 +30,11 @@ pub const IDLE_MAX: Duration = Duration::from_secs(5);
 /// Minimum interval between two logged refusals.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
 
-/// Rate limit for logged refusals. Refusals are logged because some programs read no answers.
+/// Rate limit for logged refusals. Refusals are logged, because some programs read no answers.
 #[derive(Default)]
 struct Refusals {
     said_at: Option<Instant>,
-    /// Refusals since the last logged one.
+    /// Number of refusals since the last logged refusal.
     unsaid: u64,
 }
 
@@ -65,7 +65,7 @@ fn log(refusals: &Mutex<Refusals>, reason: &str) {
     }
 }
 
-/// Slots of the connections, in order of arrival.
+/// Slots of the connections, in order of the connections' arrival.
 #[derive(Default)]
 struct ConnectionSlots {
     taken: BTreeMap<u64, ConnectionSlot>,
@@ -75,13 +75,13 @@ struct ConnectionSlots {
 struct ConnectionSlot {
     user: u32,
     heard_at: Instant,
-    /// Tells the connection to close.
+    /// Signal for the connection to close.
     leave: Arc<Notify>,
 }
 
 impl ConnectionSlots {
-    /// Takes a slot for a connection of this user. Returns its number, the signal that takes it
-    /// away, and the user who lost a slot for it.
+    /// Assigns a slot to a connection of this user. Returns the slot's number, the signal for its
+    /// eviction, and the user whose connection was evicted for it.
     fn take(&mut self, user: u32, now: Instant) -> (u64, Arc<Notify>, Option<u32>) {
         let loser = (self.taken.len() >= CONNECTIONS_MAX).then(|| self.loser()).flatten();
         let lost = loser.and_then(|number| self.taken.remove(&number));
@@ -94,7 +94,8 @@ impl ConnectionSlots {
         (number, leave, lost.map(|lost| lost.user))
     }
 
-    /// Slot to evict: the longest idle among the slots of the users with the most connections.
+    /// Finds the slot to evict: the longest idle slot among the slots of the users with the most
+    /// connections.
     fn loser(&self) -> Option<u64> {
         let mut counts = BTreeMap::<u32, usize>::new();
         for place in self.taken.values() {
@@ -115,7 +116,7 @@ impl ConnectionSlots {
     }
 }
 
-/// A slot, freed when its connection ends.
+/// A slot in use, freed when its connection ends.
 struct Guard {
     places: Arc<Mutex<ConnectionSlots>>,
     number: u64,
@@ -133,8 +134,8 @@ impl Drop for Guard {
     }
 }
 
-/// Serves programs until dropped. Closes connections that are idle for `idle_max`. `take` gets each
-/// announcement and its user, and refuses it by one line for the program's author.
+/// Serves programs until dropped. Closes connections that are idle for `idle_max`. `take` handles
+/// each announcement with the program's user, or refuses it with one line for the program's author.
 pub async fn answer<F>(listener: UnixListener, take: F, idle_max: Duration)
 where
     F: Fn(&Announcement, u32) -> Result<(), String> + Send + Sync + 'static,
@@ -145,13 +146,14 @@ where
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Most likely no descriptors are left; open connections will free some.
+                // Accepting fails most likely for lack of descriptors; open connections will free
+                // some.
                 tracing::warn!("cannot take an announcement: {error}");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 continue;
             }
         };
-        // A connection without peer credentials has already closed.
+        // A connection without peer credentials is already closed.
         let Ok(user) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
         let (number, leave, lost) = lock(&places).take(user, Instant::now());
         if let Some(lost) = lost {
@@ -208,15 +210,15 @@ async fn converse(
     }
 }
 
-/// Encodes the answer line.
+/// Encodes the line of an answer.
 fn reply(said: Result<(), String>) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(&Reply { ok: said.is_ok(), error: said.err() })?;
     text.push(b'\n');
     Ok(text)
 }
 
-/// For [`answer`]: passes announcements of connections in this network namespace on to `take`, if
-/// they come from root or the connection's user.
+/// Returns a handler for [`answer`]. The handler passes announcements of connections in this
+/// network namespace to `take`, if root or the connection's user made them.
 pub fn of_own_flows(
     reader: FlowReader,
     take: impl Fn(&Announcement, &ListedConnection) -> Result<(), AnnounceError>,
@@ -243,10 +245,11 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::Path;
 
-    /// Sends a line and returns the answer; empty if the connection is closed without an answer.
+    /// Sends a line, and returns the answer, which is empty if the connection was closed without an
+    /// answer.
     fn say(path: &Path, line: &str) -> String {
         let stream = UnixStream::connect(path).expect("it listens");
-        // The server may close an evicted connection before it has sent.
+        // The server may close an evicted connection before this write.
         let _ = (&stream).write_all(line.as_bytes());
         let mut said = String::new();
         let _ = BufReader::new(&stream).read_line(&mut said);
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_logged_now_and_then_and_counted_between() {
+    fn refusals_are_logged_at_intervals_and_counted_between() {
         let (mut refusals, begun) = (Refusals::default(), Instant::now());
         let mut line = |after_ms| refusals.line(begun + Duration::from_millis(after_ms), "a reason");
         assert_eq!(line(0).as_deref(), Some("an announcement is refused: a reason"));
@@ -264,10 +267,10 @@ mod tests {
         assert_eq!(line(2_000).as_deref(), Some("an announcement is refused: a reason"));
     }
 
-    /// One user of the socket's group could keep all other users out by sending a line now and then
-    /// (#17).
+    /// A user of the socket's group could deny all slots to other users by sending a line from time
+    /// to time (#17).
     #[test]
-    fn newcomer_takes_a_slot_of_the_largest_user() {
+    fn new_connection_evicts_one_of_the_largest_user() {
         let (mut places, begun) = (ConnectionSlots::default(), Instant::now());
         let at = |ms| begun + Duration::from_millis(ms);
         let mut kept = Vec::new();
@@ -277,20 +280,21 @@ mod tests {
             assert_eq!(lost, None);
             kept.push((number, leave));
         }
-        // The oldest of the many connections has sent since, and the few connections have been idle
-        // longer.
+        // The oldest connection of the largest user has sent a line since. The connections of the
+        // other user have been idle for longer.
         places.hear(3, at(1_000));
         let (newest, _, lost) = places.take(2, at(2_000));
         assert_eq!(lost, Some(1));
         assert!(!places.taken.contains_key(&4) && places.taken.contains_key(&3));
         assert!([0, 1, 2, newest].iter().all(|number| places.taken.contains_key(number)));
-        // Another connection of the same user is evicted if that user has most.
+        // A further connection of a user evicts that user's own connection, if the user has the
+        // most connections.
         assert_eq!(places.take(1, at(3_000)).2, Some(1));
         assert_eq!(places.taken.len(), CONNECTIONS_MAX);
     }
 
     #[test]
-    fn programs_that_are_silent_keep_no_place_from_others() {
+    fn silent_connections_do_not_deny_slots_to_other_connections() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("agent.sock");
         let runtime = tokio::runtime::Runtime::new().expect("threads");
@@ -301,7 +305,7 @@ mod tests {
             (0..=CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).expect("it listens")).collect();
         let said = say(&path, "{}\n");
         assert!(said.contains("write flow, coflow and size_bytes"), "{said}");
-        // The longest idle connection has lost its slot.
+        // The longest idle connection was evicted.
         let mut rest = Vec::new();
         std::io::Read::read_to_end(&mut &silent[0], &mut rest).expect("it is closed");
         assert!(rest.is_empty(), "{rest:?}");

@@ -1,10 +1,11 @@
-//! Limits of this host's flows, set in a separate thread, and the limits of a killed agent.
+//! Limits of this host's flows, which a separate thread sets, and the limits of a killed agent.
 //!
 //! Before a flow gets its first limit, a line in the state file records its connection and its
-//! earlier rate. A killed agent leaves limits on sockets, and these lines; the agent's guard or the
-//! next agent reads them and lifts the limits (`LeftoverLimits`). Lines of limits that it cannot
-//! lift stay for the next agent. One further kind of line records the kernel setting to restore for
-//! all sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer` first.
+//! earlier rate. A killed agent leaves limits on sockets, and these lines. The agent's guard or the
+//! next agent reads the lines and lifts the limits (`LeftoverLimits`). Lines of limits that could
+//! not be lifted are kept for the next agent. A second kind of line records the kernel setting to
+//! restore for all sockets. Leaves out: how a limit is enforced (the `pace` room). Read `Enforcer`
+//! first.
 
 use super::AgentError;
 use super::metrics::AgentMetrics;
@@ -25,24 +26,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// Capacity of the queue of orders; a sender waits while it is full.
+/// Capacity of the queue of orders. A sender waits while the queue is full.
 const ORDERS_MAX: usize = 64;
-/// Maximum bytes read from a state file: a line for each flow that may have a limit, with room to
-/// spare.
+/// Maximum bytes read from a state file. A file with one line for each flow of a host is much
+/// shorter.
 const STATE_BYTES_MAX: u64 = 64 << 20;
-/// Surplus of lines, beyond twice the valid ones, above which the file is rewritten.
+/// Number of lines, beyond twice the valid lines, above which the file is rewritten.
 const LINES_SPARE: usize = 1_024;
 
 /// State file of a host's agent, locked by one process at a time.
 #[derive(Debug)]
 pub(super) struct StateFile {
     file: File,
-    /// Lines written by this process.
+    /// Number of connection lines in the file.
     lines: usize,
     tso_rtt_log: Option<u8>,
     /// Limits of an earlier process that could not be lifted.
     stuck: Vec<LimitedConnection>,
-    /// Lock of the file, held as long as this value.
+    /// Lock of the file, held for as long as this value exists.
     _lock: Lock,
 }
 
@@ -52,17 +53,17 @@ struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing is not enough: a recently forked process shares the descriptor and its lock until
-        // it closes its copy (flock(2)).
+        // Closing the file is not enough: a recently forked process shares the descriptor and its
+        // lock until it closes its copy (flock(2)).
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// Limits left by an earlier process.
+/// Limits that an earlier process has left.
 pub(super) struct LeftoverLimits(Vec<LimitedConnection>);
 
 impl StateFile {
-    /// Opens or creates the file, and reads what an earlier process left in it.
+    /// Opens or creates the file, and reads the records of an earlier process.
     ///
     /// Errors: another process holds the lock; the system's errors.
     pub(super) fn open(path: &Path) -> Result<(Self, LeftoverLimits), AgentError> {
@@ -86,7 +87,8 @@ impl StateFile {
         Ok((Self { file, lines, tso_rtt_log, stuck: Vec::new(), _lock: lock }, LeftoverLimits(limited)))
     }
 
-    /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, as found by the first agent that changed it.
+    /// Value of `net.ipv4.tcp_tso_rtt_log` to restore, as the first agent that changed the setting
+    /// found it.
     pub(super) fn tso_rtt_log(&self) -> Option<u8> {
         self.tso_rtt_log
     }
@@ -105,8 +107,8 @@ impl StateFile {
             text.push(b'\n');
         }
         let end = self.file.seek(std::io::SeekFrom::End(0))?;
-        // Written data survives this process without a sync. A machine that crashes loses its
-        // connections, too.
+        // Data that is written survives this process without a sync. A crash of the machine also
+        // ends the connections.
         self.file.write_all(&text).inspect_err(|_| {
             // Removes a partial line, to which the next line would be appended.
             let _ = self.file.set_len(end);
@@ -119,8 +121,9 @@ impl StateFile {
         Ok(())
     }
 
-    /// Rewrites the file with these flows and the stuck ones only. A process killed during the
-    /// write, which takes microseconds, leaves limits without a record.
+    /// Rewrites the file with only these flows and the limits that could not be lifted. If the
+    /// process is killed during the write, which takes microseconds, limits remain without a
+    /// record.
     fn keep_only<'a>(
         &mut self,
         limited: impl IntoIterator<Item = &'a LimitedConnection>,
@@ -136,12 +139,12 @@ impl StateFile {
 }
 
 impl LeftoverLimits {
-    /// Returns true if an earlier process left nothing.
+    /// Returns true if an earlier process left no limits.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Lifts the limits on connections that still exist. Returns their number.
+    /// Lifts the limits on connections that still exist. Returns the number of lifted limits.
     ///
     /// Errors: the system's.
     pub(super) fn lift(self, state: &mut StateFile, pacer: &mut Pacer) -> Result<usize, AgentError> {
@@ -186,14 +189,14 @@ fn outcome(result: Result<Option<Mechanism>, PaceError>) -> Outcome {
     }
 }
 
-/// Tasks of the enforcing thread.
+/// Tasks of the thread that sets limits.
 enum Task {
     Order(LimitOrder),
     /// Confirm that all earlier tasks are done.
     Say(oneshot::Sender<()>),
 }
 
-/// Handle of the thread that sets limits. Dropping it lifts all limits.
+/// Handle of the thread that sets limits. Dropping the handle lifts all limits.
 pub(super) struct Enforcer {
     tasks: Option<mpsc::Sender<Task>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -202,7 +205,7 @@ pub(super) struct Enforcer {
 impl Enforcer {
     /// Starts the thread.
     ///
-    /// Errors: the system's, if no thread can start.
+    /// Errors: the system's, if the thread cannot be started.
     pub(super) fn start(pacer: Pacer, state: StateFile, metrics: Arc<AgentMetrics>) -> std::io::Result<Self> {
         let (tasks, inbox) = mpsc::channel(ORDERS_MAX);
         let worker = Enforcement::new(Kernel { pacer, state, metrics });
@@ -212,16 +215,16 @@ impl Enforcer {
 
     async fn give(&self, task: Task) {
         let tasks = self.tasks.as_ref().expect("until it is dropped");
-        // The thread outlives this handle.
+        // The thread runs for as long as this handle exists.
         let _ = tasks.send(task).await;
     }
 
-    /// Queues an order; waits only while the queue is full.
+    /// Queues an order. Waits only while the queue is full.
     pub(super) async fn order(&self, order: LimitOrder) {
         self.give(Task::Order(order)).await;
     }
 
-    /// Waits until all queued orders are done.
+    /// Waits until all queued orders have been executed.
     pub(super) async fn done(&self) {
         let (tell, done) = oneshot::channel();
         self.give(Task::Say(tell)).await;
@@ -244,8 +247,8 @@ fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
     while let Some(task) = next.take().or_else(|| inbox.blocking_recv()) {
         match task {
             Task::Order(LimitOrder::Set(mut set)) => {
-                // Orders that are already queued are set together in one pass; the latest limit of
-                // a flow counts.
+                // Orders that are already queued are executed in one pass. The latest limit of a
+                // flow counts.
                 while let Ok(task) = inbox.try_recv() {
                     match task {
                         Task::Order(LimitOrder::Set(more)) => set.extend(more),
@@ -265,7 +268,7 @@ fn run(mut limits: Enforcement<Kernel>, mut inbox: mpsc::Receiver<Task>) {
     limits.carry_out(LimitOrder::LiftAll);
 }
 
-/// The kernel's limits, and their records in the state file.
+/// Access to the kernel's limits, and their records in the state file.
 #[derive(Debug)]
 struct Kernel {
     pacer: Pacer,

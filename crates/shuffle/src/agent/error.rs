@@ -26,7 +26,7 @@ pub enum AgentError {
     /// More addresses than a host may have.
     #[error("--address: {0} addresses: a host has at most {ADDRESSES_MAX}")]
     TooManyAddresses(usize),
-    /// No mechanism to hold flows to rates works here.
+    /// No mechanism for enforcing rates works on this host.
     #[error(transparent)]
     Pacer(NoMechanism),
     /// The state file is unusable.
@@ -37,7 +37,7 @@ pub enum AgentError {
         /// Error of the system.
         error: io::Error,
     },
-    /// Another agent of this host holds the state file.
+    /// Another agent of this host has locked the state file.
     #[error("--state {}: another agent of this host runs: {error}", path.display())]
     Held {
         /// Path of the file.
@@ -48,7 +48,7 @@ pub enum AgentError {
     /// A limit of an earlier agent cannot be lifted.
     #[error(transparent)]
     Left(PaceError),
-    /// A queue that an earlier agent left on a device cannot be cleared.
+    /// A queue that an earlier agent left on a device cannot be removed.
     #[error(transparent)]
     Queue(StartError),
     /// The socket for announcements cannot be opened.

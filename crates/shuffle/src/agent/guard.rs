@@ -1,10 +1,10 @@
 //! The agent's guard: a process that waits for the end of its agent, and then lifts the agent's
 //! limits.
 //!
-//! A killed agent leaves limits on sockets, a queue on its device, and small bursts for all
-//! sockets. The guard holds the other end of a pipe of the agent. When the pipe closes, the guard
-//! reads the state file and clears the device. After an orderly end only the size of bursts is left
-//! to restore. Leaves out: a kill of both processes, after which the next agent cleans up. Read
+//! A killed agent leaves limits on sockets, a queue on its device, and the kernel's setting for
+//! small bursts. The guard holds the other end of a pipe of the agent. When the pipe closes, the
+//! guard reads the state file and removes the queue. After an orderly end it only restores the
+//! burst setting. Leaves out: a kill of both processes, after which the next agent cleans up. Read
 //! [`watch`] and [`clean_up`].
 
 use super::AgentError;
@@ -16,7 +16,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Number of attempts to take what a dying process still holds, and the interval between two.
+/// Number of attempts to lock what an ending process still holds, and interval between two
+/// attempts.
 const TRIES: u32 = 200;
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
@@ -32,18 +33,18 @@ pub(super) fn start(mut command: Command) -> io::Result<Child> {
 ///
 /// Errors: as [`clean_up`].
 pub fn watch(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
-    // A process without standard input has no agent.
+    // A process without standard input was not started by an agent.
     if let Ok(agent) = guard::WardWatch::by_stdin(None) {
         while agent.next() != guard::Sign::End {}
     }
     clean_up(state, device)
 }
 
-/// Lifts limits and restores settings that a dead agent has left.
+/// Lifts limits and restores settings that an ended agent has left.
 ///
 /// Errors: one line for the user about the first failed step; the remaining steps are still taken.
 pub fn clean_up(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
-    // A lasting lock belongs to the next agent, which cleans up by itself.
+    // A lock that stays held belongs to the next agent, which cleans up itself.
     let Ok((mut state, left)) = try_on(|| StateFile::open(state)) else { return Ok(()) };
     let done = [
         large_bursts(&mut state),
@@ -54,8 +55,8 @@ pub fn clean_up(state: &Path, device: Option<&str>) -> Result<(), AgentError> {
     done.into_iter().collect()
 }
 
-/// Retries an operation. A dying process closes its files one by one, so locks may briefly outlive
-/// its pipe.
+/// Retries an operation. An ending process closes its files one by one, so its locks may exist
+/// briefly after its pipe is closed.
 fn try_on<T, E>(attempt: impl Fn() -> Result<T, E>) -> Result<T, E> {
     let again = |_: &E| std::thread::sleep(TRY_AGAIN);
     (1..TRIES).find_map(|_| attempt().inspect_err(again).ok()).map_or_else(&attempt, Ok)

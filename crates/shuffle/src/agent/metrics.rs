@@ -1,7 +1,8 @@
 //! Metrics of a host's agent.
 //!
-//! Bytes and durations of flows come from the listings of connections, so they lag by the interval
-//! between two listings. Leaves out: their format and their listener ([`anabranch_http::metrics`]).
+//! Bytes and durations of flows are taken from the listings of connections, so they lag by the
+//! interval between two listings. Leaves out: the format and the listener of metrics
+//! ([`anabranch_http::metrics`]).
 
 use anabranch_http::metrics::{Counter, Counters, Gauge, Histogram, Metrics, seconds};
 use anabranch_shuffle_proto::agent::Notice;
@@ -27,11 +28,11 @@ pub(super) enum Cause {
     Refused,
     /// Limits were lifted, because the coordinator was silent.
     Silent,
-    /// Connections had no rule applied, for lack of room.
+    /// No rule was applied to some connections, for lack of room.
     Uncovered,
     /// A limit could not be lifted.
     Unlifted,
-    /// A flow runs without its limit.
+    /// A flow runs without the limit that it should have.
     Unlimited,
     /// Connections could not be listed.
     Unlisted,
@@ -84,11 +85,12 @@ struct Connection {
 pub(super) struct AgentMetrics {
     pub(super) is_joined: Gauge,
     pub(super) joins: Counter,
-    /// Connections of announced flows at the last listing; as many as the book of flows has at most.
+    /// Connections of announced flows at the last listing. The maximum number of announced flows
+    /// limits their number.
     connections: Mutex<BTreeMap<FlowKey, Connection>>,
     sent_bytes: Counter,
     flow_seconds: Histogram,
-    /// Duration of joins and reports.
+    /// Durations of requests to join and of reports.
     pub(super) report_seconds: Histogram,
     pub(super) limited: Gauge,
     pub(super) limits: Counter,
@@ -139,7 +141,7 @@ impl AgentMetrics {
         });
     }
 
-    /// Notes a listing of connections. The `known` ones belong to announced flows.
+    /// Records a listing of connections. The connections in `known` belong to announced flows.
     pub(super) fn note_listing(&self, flows: &[ListedConnection], known: &BTreeSet<FlowKey>, now: Instant) {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *connections);
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_of_a_known_connection_counts_once() {
+    fn bytes_of_a_known_connection_count_once() {
         let metrics = AgentMetrics::new();
         let key = |port| {
             let local = ([10, 0, 0, 1], port).into();
@@ -220,7 +222,7 @@ mod tests {
         let at = |s| start + Duration::from_secs(s);
         metrics.note_listing(&[seen(1, 7, 100), seen(3, 9, 1_000)], &known, at(0));
         metrics.note_listing(&[seen(1, 7, 150), seen(2, 8, 10)], &known, at(1));
-        // The port is used again.
+        // Another connection uses the port.
         metrics.note_listing(&[seen(1, 70, 30), seen(2, 8, 10)], &known, at(2));
         metrics.note_listing(&[], &known, at(4));
         let all = Exposition::read(&metrics.text()).expect("the format");

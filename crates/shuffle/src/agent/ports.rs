@@ -1,6 +1,7 @@
-//! Listening ports that no rule covers: flows of their connections are announced by no rule.
+//! Listening ports that no rule covers: no rule announces the flows of their connections.
 //!
-//! Leaves out: rules by address, which a listening port does not show. Read [`name_uncovered`].
+//! Leaves out: rules by address, because a listening port does not show its peers' addresses. Read
+//! [`name_uncovered`].
 
 use anabranch_pace::FlowReader;
 use anabranch_shuffle_proto::rules::Rules;
@@ -16,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// Maximum number of ports in one line of the log.
 const NAMED_MAX: usize = 16;
 
-/// Names each listening port without a rule once, for as long as programs listen there.
+/// Logs each uncovered listening port once, for as long as a program listens on it.
 pub(super) async fn name_uncovered(rules: Rules) -> Infallible {
     let mut named = BTreeSet::new();
     loop {
@@ -33,9 +34,9 @@ pub(super) async fn name_uncovered(rules: Rules) -> Infallible {
     }
 }
 
-/// Returns a line that names the ports without a rule that are not among the `named` ones, and
-/// makes all ports without a rule the named ones. Loopback addresses do not count, because their
-/// flows leave no host.
+/// Returns a log line with the uncovered ports that are not in `named`, or `None` without such
+/// ports. Sets `named` to all uncovered ports. Loopback addresses do not count, because their flows
+/// do not leave the host.
 fn uncovered(listening: &BTreeSet<SocketAddr>, rules: &Rules, named: &mut BTreeSet<u16>) -> Option<String> {
     let outer = listening.iter().filter(|at| !at.ip().to_canonical().is_loopback());
     let ports: BTreeSet<u16> = outer.map(SocketAddr::port).filter(|port| !rules.covers_port(*port)).collect();
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_port_without_a_rule_is_named_once() {
+    fn each_uncovered_port_is_logged_once() {
         let rules = "[[rule]]\nlocal_port = \"7400-7415\"\ncoflow = \"a\"\n".parse().expect("rules");
         let at = |ip: [u8; 4], port| SocketAddr::from((ip, port));
         let mut listening = BTreeSet::from([
@@ -66,7 +67,7 @@ mod tests {
         let line = "no rule covers the listening ports 22, 7416: their flows are not announced";
         assert_eq!(uncovered(&listening, &rules, &mut named).as_deref(), Some(line));
         assert_eq!(uncovered(&listening, &rules, &mut named), None);
-        // A program that begins again is named again.
+        // A port is logged again after its program has stopped and started again.
         listening.remove(&at([0; 4], 7_416));
         assert_eq!(uncovered(&listening, &rules, &mut named), None);
         listening.insert(at([0; 4], 7_416));

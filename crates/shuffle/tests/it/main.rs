@@ -1,4 +1,5 @@
-//! `shuffle`'s coordinator on loopback, with real mutual TLS and scripted agents.
+//! Tests of `shuffle`'s coordinator on loopback, with mutual TLS over real sockets and scripted
+//! agents.
 #![allow(clippy::disallowed_methods, reason = "real sockets and files under test")]
 
 use anabranch_fluid::{ActiveFlows, Allocator, Event};
@@ -31,7 +32,7 @@ struct World {
     running: Option<JoinHandle<()>>,
     address: SocketAddr,
     silence_max: Duration,
-    /// The hosts file; without it agents' claims are accepted.
+    /// The hosts file. Without one, the agents' claims are accepted.
     hosts: Option<Hosts>,
     gate: Arc<Gate>,
 }
@@ -39,7 +40,7 @@ struct World {
 /// A gate that blocks decisions while it is shut.
 #[derive(Default)]
 struct Gate {
-    /// Whether the gate is shut, and whether a decision waits at the gate.
+    /// True if the gate is shut, and true if a decision waits at the gate.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -53,7 +54,7 @@ impl Gate {
     fn pass(&self) {
         let mut state = self.state.lock().expect("no panic");
         state.1 = state.0;
-        // The timeout ends a failed test.
+        // The timeout ends a test that failed.
         state = self.changed.wait_timeout_while(state, PATIENCE, |state| state.0).expect("no panic").0;
         state.1 = false;
     }
@@ -102,7 +103,7 @@ impl World {
     }
 
     async fn start(&mut self) {
-        // Connections of a killed task close with a delay.
+        // Connections of a killed task are closed with a delay, so the store may still be open.
         let mut tries = 0;
         let service = loop {
             let store = self.folder.join("coordinator.redb");
@@ -203,7 +204,7 @@ impl Agent {
         self.client.limits(HOSTS[self.host], self.session, wait, PATIENCE).await
     }
 
-    /// Waits until the only flow has this limit, which takes a decision.
+    /// Waits until the only flow has this limit, which may take several answers.
     async fn limited(&self, flow: FlowKey, bps: u64) {
         let mut last = Vec::new();
         for _ in 0..8 {
@@ -241,7 +242,7 @@ async fn report_of_one_agent_becomes_anothers_limit() {
     agents[0].report(vec![flow(key(0, 2, 1), "a", 30)]).await.expect("it is taken");
     let all = LINK_BPS;
     agents[0].limited(key(0, 2, 1), all).await;
-    // The larger coflow on the same link waits, with the minimum rate of any flow.
+    // The larger coflow on the same link waits, with the minimum rate of a flow.
     let (waiting, reported) =
         tokio::join!(agents[1].limits(), agents[1].report(vec![flow(key(1, 2, 2), "b", 90)]));
     reported.expect("it is taken");
@@ -286,7 +287,7 @@ async fn report_of_one_agent_becomes_anothers_limit() {
     world.restart().await;
     assert_eq!(world.operator().history(9).await.expect("it is there"), ended);
 
-    // Earlier agents are told to join again, and report all flows at once.
+    // Agents of the earlier session must join again, and report all flows at once.
     let left = vec![flow(key(1, 2, 2), "b", 90)];
     assert_eq!(status(agents[1].report(vec![]).await), 409);
     assert_eq!(status(agents[1].limits().await), 409);
@@ -390,7 +391,8 @@ async fn joining_agent_replaces_the_previous_one() {
     let first = world.agent(0).await;
     let second = Agent { client: world.client(Role::Site, "h0"), host: 0, session: 2 };
     let (refused, joined) = tokio::join!(first.limits(), async {
-        // Sent later, so that the first request may already wait; it is refused in any case.
+        // The second agent joins later, so that the first agent's request may already wait. That
+        // request is refused in any case.
         tokio::time::sleep(StdDuration::from_millis(20)).await;
         second.join(vec![flow(key(0, 1, 1), "a", 1)]).await
     });
@@ -401,7 +403,8 @@ async fn joining_agent_replaces_the_previous_one() {
     assert_eq!(second.limits().await.expect("one").len(), 1);
 }
 
-/// A host could claim any address, even other hosts' addresses, and so slow their traffic (#17).
+/// A host could claim any address, even other hosts' addresses, and so slow down their traffic
+/// (#17).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn host_has_its_files_addresses_or_its_own() {
     let mut world = World::new("addresses").await;
@@ -429,7 +432,8 @@ async fn host_has_its_files_addresses_or_its_own() {
     for addresses in [&["10.0.1.1"][..], &[]] {
         join(&world, 0, addresses).await.expect("its own");
     }
-    // A host without addresses in the file may claim its source address and this machine's.
+    // A host without addresses in the file may claim its source address and the addresses of this
+    // machine.
     refused(join(&world, 1, &["10.0.0.1"]).await, "speaks from 127.0.0.1");
     for addresses in [&["127.0.0.3"][..], &[]] {
         join(&world, 1, addresses).await.expect("its own");
@@ -439,7 +443,7 @@ async fn host_has_its_files_addresses_or_its_own() {
     let h0 = &hosts[0];
     assert_eq!((h0.link_rate_bps, h0.uplinks[0].name.as_str()), (1_000_000_000, "rack"));
     assert_eq!((hosts[1].link_rate_bps, hosts[1].uplinks.len()), (LINK_BPS, 0));
-    // Traffic to h0 crosses the uplink in the file.
+    // A join with the host's own address is accepted, and does not count as refused.
     join(&world, 1, &["127.0.0.1"]).await.expect("its own");
     let metrics = world.operator().text("/metrics").await.expect("text");
     assert!(metrics.contains("anabranch_shuffle_joins_refused_total 5"), "{metrics}");
@@ -480,8 +484,8 @@ async fn damaged_store_is_refused_or_read_as_it_was() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
-/// Corpora of the fuzz targets: the coordinator refuses files whose names begin with `bad`, and
-/// takes all other files.
+/// Replays the corpora of the fuzz targets. The coordinator must refuse files whose names begin
+/// with `bad`, and accept all other files.
 #[test]
 fn corpora_replay() {
     assert!(anabranch_testing::replay("shuffle_http", anabranch_shuffle::exercise) >= 8);

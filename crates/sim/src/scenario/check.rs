@@ -1,4 +1,4 @@
-//! Checks of settings, alone and together, beyond the checks of their types.
+//! Checks of single and combined settings, in addition to the checks of their types.
 
 use super::read::InvalidSetting;
 use super::{Incast, Scenario, Udp, Workload};
@@ -7,12 +7,13 @@ use anabranch_fabric::switch::PolicyKind;
 use anabranch_transport::{Config, ConfigError, Control};
 use anabranch_units::{BitRate, ByteCount, Dilation, Duration, LOSS_BURST_MAX, loss_ppm_max};
 
-/// Maximum duration of a run: an hour of a busy network takes longer than is practical.
+/// Maximum duration of a run. Even an hour of a busy network takes longer to simulate than is
+/// practical.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(100_000);
-/// Minimum rate of a source of datagrams.
+/// Minimum rate of a UDP source.
 pub(crate) const UDP_RATE_MIN: BitRate = BitRate::bps(1_000);
 
-/// Checks that a run can reach this time.
+/// Checks that `value` is within the maximum duration of a run.
 pub(super) fn time(field: &str, value: Duration) -> Result<(), InvalidSetting> {
     if value <= DURATION_MAX {
         return Ok(());
@@ -85,7 +86,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Refuses a congestion control that needs marks which no switch sets.
+    /// Refuses a congestion control that needs circuit marks if no switch sets them.
     fn check_marks_of_circuits(&self) -> Result<(), InvalidSetting> {
         let has_marks = self.circuit.as_ref().is_some_and(|circuit| circuit.mark_ahead.is_some());
         let own = self.workload.iter().filter_map(Workload::control);
@@ -101,7 +102,7 @@ impl Scenario {
 
     fn network_check(&self) -> Result<(), InvalidSetting> {
         let n = &self.network;
-        // Checked first: if the topology's name is misspelt, its numbers are not an error.
+        // This check is first, because the numbers of a misspelt topology are not an error.
         if let Some(message) = unknown_topology(&n.topology) {
             return Err(InvalidSetting::new("network.topology", message));
         }
@@ -149,7 +150,7 @@ impl Scenario {
 }
 
 impl Workload {
-    /// Congestion control of its streams, if different from the transport's.
+    /// Congestion control of the workload's streams, if different from the transport's.
     pub const fn control(&self) -> Option<Control> {
         match self {
             Self::Long(long) => long.control,
@@ -157,7 +158,7 @@ impl Workload {
             _ => None,
         }
     }
-    /// Size below which its flows are sent twice, if any are.
+    /// Size below which the workload's flows are sent twice, if configured.
     pub const fn twice_below(&self) -> Option<ByteCount> {
         match self {
             Self::Long(long) => long.twice_below,
@@ -166,10 +167,10 @@ impl Workload {
             _ => None,
         }
     }
-    /// Whether the workload ends by itself.
+    /// Returns true if the workload ends by itself.
     pub(crate) const fn has_end(&self) -> bool {
         match self {
-            // The system's plan decides.
+            // The system's plan decides this.
             Self::System(_) => true,
             Self::Long(long) => long.size.is_some(),
             Self::Incast(_) | Self::Trace(_) => true,
@@ -179,7 +180,7 @@ impl Workload {
         }
     }
 
-    /// Strict priority of its packets; `None` for a system, which has its own.
+    /// Strict priority of the workload's packets; `None` for a system, whose plan sets priorities.
     pub const fn priority(&self) -> Option<u8> {
         Some(match self {
             Self::System(_) => return None,
@@ -192,7 +193,7 @@ impl Workload {
         })
     }
 
-    /// Kind, as named in files.
+    /// Kind of the workload, as named in files.
     pub fn kind(&self) -> &str {
         match self {
             Self::System(system) => &system.kind,
@@ -258,7 +259,7 @@ impl Workload {
         }
     }
 
-    /// Maximum size on the wire of packets besides TCP's and systems'.
+    /// Maximum wire size of the workload's own packets; zero for TCP's and systems' packets.
     pub(crate) const fn packet(&self) -> ByteCount {
         match self {
             Self::Udp(udp) => udp.packet,
@@ -294,7 +295,7 @@ impl Udp {
 }
 
 impl Incast {
-    /// Bytes from each server in a round.
+    /// Returns the bytes from each server in a round.
     ///
     /// Errors: not exactly one of `block` and `total`, or 0 bytes per server.
     pub fn block_bytes(&self) -> Result<u64, String> {

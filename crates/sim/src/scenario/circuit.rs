@@ -15,8 +15,8 @@
 //! night = "20 us"
 //! ```
 //!
-//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]), the schedulers (a
-//! system's). Read [`CircuitSpec`] first.
+//! Leaves out: the switch itself ([`anabranch_fabric::CircuitSwitch`]), and the schedulers (which
+//! systems have). Read [`CircuitSpec`] first.
 
 use super::read::InvalidSetting;
 use anabranch_fabric::{
@@ -26,27 +26,27 @@ use anabranch_units::{BitRate, ByteCount, Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Maximum racks of a hybrid switch, which keeps a queue for each pair.
+/// Maximum number of racks of a hybrid switch, which keeps a queue for each pair of racks.
 const RACKS_MAX: usize = 1024;
 
-/// A switch whose links lead to racks, joined by circuits in turns.
+/// A switch whose links lead to racks, which circuits connect in turns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CircuitSpec {
     /// Name of the switch in the topology. Its links, in their order, lead to racks 0, 1 and so on.
     pub switch: String,
-    /// Time for which a matching stands.
+    /// Time for which a matching is connected.
     #[serde(default = "day")]
     pub day: Duration,
-    /// Time before each day in which all circuits are dark.
+    /// Time before each day in which no circuit is up.
     #[serde(default = "night")]
     pub night: Duration,
-    /// Days decided week by week by a scheduler, instead of equal days without end. `day` is then
-    /// the minimum.
+    /// Days that a scheduler decides for each week, instead of equal days that repeat. `day` is
+    /// then the minimum length of a day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleSpec>,
-    /// Matchings in turns: each joins rack i to the rack that follows by this number. By default
-    /// all numbers in order, so that each pair has one day (a strobe).
+    /// Matchings in turns: each number k connects rack i to rack i + k, modulo the number of racks.
+    /// By default all numbers in order, so that each pair has one day in a period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shifts: Option<Vec<u16>>,
     /// Rate of a circuit.
@@ -55,47 +55,47 @@ pub struct CircuitSpec {
     /// Delay of a circuit.
     #[serde(default = "circuit_delay")]
     pub delay: Duration,
-    /// Rate of each rack's link to the packet network and back. `packet = false` leaves circuits
-    /// only.
+    /// Rate of each rack's link to the packet network, and of the link back. `packet = false`
+    /// removes the packet network.
     #[serde(default = "packet_rate")]
     pub packet_rate: BitRate,
-    /// Delay of each of these links.
+    /// Delay of each link to and from the packet network.
     #[serde(default = "packet_delay")]
     pub packet_delay: Duration,
-    /// Whether there is a packet network next to the circuits.
+    /// True if there is a packet network next to the circuits.
     #[serde(default = "yes")]
     pub packet: bool,
-    /// Maximum packets queued per pair of racks (s).
+    /// Maximum number of packets queued per pair of racks (s).
     #[serde(default = "queue_packets")]
     pub queue_packets: u32,
-    /// Maximum bytes queued per pair, if limited.
+    /// Maximum bytes queued per pair of racks, if limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<ByteCount>,
     /// Queue length in packets from which arriving packets are marked (ECN).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_packets: Option<u32>,
-    /// Queue sizes that follow the schedule. By default the size is constant.
+    /// Queue limits that follow the schedule. By default the limit is constant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<ResizeSpec>,
     /// Maximum size of packets that bypass the switch, without queue and delay. By default no
-    /// packet does.
+    /// packet bypasses the switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<ByteCount>,
-    /// Time before a circuit from which acknowledgements of its flows are marked, until it ends: 0
-    /// s marks only while it is up. By default no packet is marked.
+    /// Time before a circuit from which acknowledgements of its flows are marked, until the circuit
+    /// ends. With 0 s they are marked only while the circuit is up. By default no packet is marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_ahead: Option<Duration>,
 }
 
-/// A larger queue for a pair whose circuit is up or near.
+/// A larger queue limit for a pair of racks whose circuit is up or near.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeSpec {
-    /// Maximum packets queued in that time (b).
+    /// Maximum number of packets queued in that time (b).
     pub packets: u32,
-    /// Time before a circuit from which the larger queue holds (tau).
+    /// Time before a circuit from which the larger limit applies (tau).
     pub ahead: Duration,
-    /// Whether a queue that shrinks drops the packets beyond its size.
+    /// True if a queue whose limit shrinks drops the packets beyond the limit.
     #[serde(default)]
     pub drops: bool,
 }
@@ -104,23 +104,23 @@ pub struct ResizeSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSpec {
-    /// Name of the scheduler: a system has the list.
+    /// Name of the scheduler, from the system's list.
     pub scheduler: String,
-    /// Estimate of demand.
+    /// Source of the demand estimate.
     #[serde(default)]
     pub demand: DemandSource,
-    /// Demand of a pair in bytes from which it counts as large.
+    /// Demand of a pair in bytes from which the pair counts as large.
     #[serde(default = "threshold")]
     pub threshold: ByteCount,
     /// Total time of all days and nights of a week.
     #[serde(default = "window")]
     pub window: Duration,
-    /// Time from an estimate to the beginning of its week.
+    /// Time from an estimate to the beginning of the week that is based on it.
     #[serde(default = "decision")]
     pub decision: Duration,
 }
 
-/// Estimate of demand between racks.
+/// Source of the estimate of demand between racks.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DemandSource {
@@ -131,15 +131,15 @@ pub enum DemandSource {
     Announced,
 }
 
-/// Etalon's threshold.
+/// Threshold of Etalon.
 const fn threshold() -> ByteCount {
     ByteCount::new(1_000_000)
 }
-/// The thesis's week (§2.2.2).
+/// Length of a week in the thesis (§2.2.2).
 const fn window() -> Duration {
     Duration::from_ms(2)
 }
-/// The thesis's order of magnitude for Eclipse is 0.1 to 1 ms (§2.5.1).
+/// Decision time. The thesis gives 0.1 to 1 ms for Eclipse (§2.5.1).
 const fn decision() -> Duration {
     Duration::from_us(100)
 }
@@ -223,10 +223,10 @@ impl CircuitSpec {
         super::check::time("circuit.resize.ahead", ahead)
     }
 
-    /// Settings of a switch with `racks` racks, for packets of at most `packet`.
+    /// Returns the settings of a switch with `racks` racks, for packets of at most `packet`.
     ///
-    /// Errors: the setting and one line: an unsupported number of racks, a shift that joins racks
-    /// to themselves, or a queue that holds no packet.
+    /// Errors: the setting and one line, for an unsupported number of racks, a shift that connects
+    /// racks to themselves, or a queue that cannot hold a packet.
     pub(crate) fn settings(
         &self,
         racks: usize,
@@ -252,7 +252,7 @@ impl CircuitSpec {
             return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
         }
         let timetable = match &self.schedule {
-            // The run installs its first week before its first event.
+            // The run installs the first scheduled week before its first event.
             Some(schedule) => Timetable::new(vec![(schedule.window, Matching::new())]),
             None => shifts(ports, by, self.day, self.night),
         };

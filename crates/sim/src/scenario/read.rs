@@ -8,14 +8,14 @@ use std::fmt;
 use toml::de::{DeArray, DeTable, DeValue};
 use toml::{Table, Value};
 
-/// Maximum combinations of swept values.
+/// Maximum number of combinations of swept values.
 const POINTS_MAX: usize = 10_000;
-/// Maximum steps of a setting's path: the resulting nested tables are copied and read recursively.
-/// The longest valid path has 6.
+/// Maximum number of steps in the path of a setting, because the resulting nested tables are copied
+/// and read recursively. The longest valid path has 6 steps.
 const STEPS_MAX: usize = 16;
-/// Maximum characters of a setting or an override that a message repeats.
+/// Maximum number of characters of a setting or an override that a message quotes.
 const QUOTED_CHARS_MAX: usize = 120;
-/// Maximum characters of an error's message: values may have any length.
+/// Maximum number of characters in an error's message, because values may have any length.
 const MESSAGE_CHARS_MAX: usize = 1_200;
 
 /// One combination of swept values.
@@ -27,7 +27,7 @@ pub struct SweepPoint {
     pub scenario: Scenario,
 }
 
-/// Why a file is not a valid scenario.
+/// Reason why a file is not a valid scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioError {
     /// Location: a file with its line, or the override.
@@ -49,7 +49,7 @@ impl fmt::Display for ScenarioError {
 }
 impl std::error::Error for ScenarioError {}
 
-/// The first `chars_max` characters of `text`, for a message.
+/// Returns the first `chars_max` characters of `text`, for a message.
 fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
@@ -89,7 +89,7 @@ pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<SweepPoint>, 
         let wrong = |message: String| ScenarioError { place: set_place(set), field: String::new(), message };
         let (key, value) = set.split_once('=').ok_or_else(|| wrong("must be KEY=VALUE".into()))?;
         assign(&mut root, key.trim(), set_value(value)).map_err(wrong)?;
-        // An overridden setting is not swept.
+        // A setting with an override is not swept.
         if let Some(Value::Table(sweep)) = root.get_mut("sweep") {
             sweep.retain(|swept, _| indexed(swept) != indexed(key.trim()));
         }
@@ -100,10 +100,10 @@ pub fn read(file: &str, text: &str, sets: &[String]) -> Result<Vec<SweepPoint>, 
     })
 }
 
-/// Location of the setting `field` of a scenario: the override, or `file` with the line, as in
-/// `incast.toml:7`.
+/// Returns the location of the setting `field` of a scenario: the override, or `file` with the
+/// line, as in `incast.toml:7`.
 ///
-/// For errors found after [`read`]; the arguments are the same.
+/// Used for errors that are found after [`read`]; the arguments are the same as for [`read`].
 pub fn place(file: &str, text: &str, sets: &[String], field: &str) -> String {
     let of_field = indexed(field);
     let is_it = |set: &&String| {
@@ -121,7 +121,7 @@ fn set_place(set: &str) -> String {
     format!("--set {}", cut(set, QUOTED_CHARS_MAX))
 }
 
-/// Whether setting `inner` is `outer` or lies in it.
+/// Returns true if the setting `inner` is `outer` or is part of it.
 fn is_within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
@@ -130,7 +130,8 @@ fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
 }
 
-/// Value of an override: TOML if it parses, otherwise text. Values with units need no quotes.
+/// Parses the value of an override as TOML if possible, otherwise as text. So values with units
+/// need no quotes.
 fn set_value(text: &str) -> Value {
     let text = text.trim();
     match toml::from_str::<Table>(&format!("value = {text}")) {
@@ -139,7 +140,7 @@ fn set_value(text: &str) -> Value {
     }
 }
 
-/// The steps of a path such as `workload[1].block`: names, and indices as numbers.
+/// Splits a path such as `workload[1].block` into its steps: names, and indices as numbers.
 fn parts(path: &str) -> impl Iterator<Item = Result<&str, usize>> {
     path.split(['.', '[']).filter(|p| !p.is_empty()).map(|part| match part.strip_suffix(']') {
         Some(index) => index.parse().map_err(|_| part).map_or_else(Ok, Err),
@@ -147,8 +148,8 @@ fn parts(path: &str) -> impl Iterator<Item = Result<&str, usize>> {
     })
 }
 
-/// Sets `path` to `value`, creating tables as needed. The index of a one-element list may be left
-/// out.
+/// Sets `path` to `value`, creating tables as needed. The index of a list with one element may be
+/// left out.
 fn assign(root: &mut Table, path: &str, value: Value) -> Result<(), String> {
     let steps: Vec<_> = parts(path).take(STEPS_MAX + 1).collect();
     let path = cut(path, QUOTED_CHARS_MAX);
@@ -186,10 +187,11 @@ fn assign(root: &mut Table, path: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Offset of the setting at `path` in the text, or of the innermost existing table around it.
+/// Returns the offset of the setting at `path` in the text, or of the innermost existing table
+/// around it.
 fn find(root: &DeTable<'_>, path: &str) -> usize {
     let (mut best, mut table, mut list): (_, _, Option<&DeArray<'_>>) = (0, Some(root), None);
-    // A swept setting is a single key, dots included.
+    // A swept setting is a single key, which may contain dots.
     let swept = path.strip_prefix("sweep.").map(|key| [Ok("sweep"), Ok(key)]);
     let steps: Vec<_> = swept.map_or_else(|| parts(path).collect(), |steps| steps.to_vec());
     for part in steps {
@@ -201,7 +203,7 @@ fn find(root: &DeTable<'_>, path: &str) -> usize {
             }),
             Err(index) => match list {
                 Some(items) => items.get(index).inspect(|item| best = item.span().start),
-                // A table is allowed in place of a list.
+                // A single table is allowed in place of a list.
                 None => continue,
             },
         };
@@ -215,7 +217,7 @@ fn find(root: &DeTable<'_>, path: &str) -> usize {
     best
 }
 
-/// Deserializes a table; `prefix` completes the path in errors.
+/// Deserializes a table. `prefix` completes the path in errors.
 fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, InvalidSetting> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -225,17 +227,17 @@ fn typed<T: DeserializeOwned>(value: Value, prefix: &str) -> Result<T, InvalidSe
             (prefix, path) => format!("{prefix}.{path}"),
         };
         let message = error.into_inner().to_string();
-        // The location appended by the library is dropped; ours is added later.
+        // The library's location is removed, because the line in the scenario is added later.
         let message = message.split("\nin `").next().unwrap_or_default().trim().replace('\n', ", ");
         InvalidSetting::new(field, message)
     })
 }
 
 impl SystemWorkload {
-    /// The settings as a `T`.
+    /// Returns the settings as a `T`.
     ///
-    /// Errors: unknown, missing or mistyped settings, located below `field`, the name of this
-    /// workload in messages.
+    /// Errors: unknown, missing or mistyped settings. The error's path begins with `field`, the
+    /// name of this workload in messages.
     pub fn settings<T: DeserializeOwned>(&self, field: &str) -> Result<T, PlanError> {
         typed(Value::Table(self.settings.clone()), field)
             .map_err(|InvalidSetting { field, message }| PlanError { field, message })
@@ -277,7 +279,7 @@ fn points(mut root: Table) -> Result<Vec<SweepPoint>, InvalidSetting> {
                 .map_err(|message| InvalidSetting::new(format!("sweep.{key}"), message))?;
         }
         let scenario = scenario(table).and_then(|s| s.check().map(|()| s)).map_err(|wrong| {
-            // The value of a swept setting is in the sweep.
+            // The value of a swept setting is written in the sweep, so the error is located there.
             match swept.iter().find(|(key, _)| is_within(&indexed(&wrong.field), &indexed(key))) {
                 Some((key, value)) => {
                     InvalidSetting::new(format!("sweep.{key}"), format!("at {value}: {}", wrong.message))
@@ -290,7 +292,7 @@ fn points(mut root: Table) -> Result<Vec<SweepPoint>, InvalidSetting> {
     combinations.into_iter().map(point).collect()
 }
 
-/// The path with the index of a one-element list added.
+/// Returns the path with the index of a one-element list added.
 fn indexed(path: &str) -> String {
     match path.strip_prefix("workload.") {
         Some(rest) => format!("workload[0].{rest}"),
@@ -310,7 +312,7 @@ fn scenario(mut root: Table) -> Result<Scenario, InvalidSetting> {
     Ok(scenario)
 }
 
-/// Parses a workload by its `kind`. Written by hand, as serde's tagged enums lose the location of
+/// Parses a workload by its `kind`. Not derived, because serde's tagged enums lose the location of
 /// an error.
 fn workload(index: usize, value: Value) -> Result<Workload, InvalidSetting> {
     let field = format!("workload[{index}]");

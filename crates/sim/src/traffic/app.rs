@@ -1,10 +1,11 @@
-//! A system on the hosts of a run: its machines keep their messages, and this room carries lengths
-//! over streams and datagrams over channels.
+//! Interface of a system on the hosts of a run. The system's machines keep the messages; this room
+//! carries their lengths over streams and datagrams over channels.
 //!
 //! A stream is a TCP connection between two hosts with the scenario's transport settings. Received
-//! bytes stay in the receive buffer until the machine reads them: a machine that reads late closes
-//! the window. Streams carry lengths, and an [`App`] identifies messages by their order. A channel
-//! carries datagrams, which may be lost; an [`App`] identifies them by their numbers.
+//! bytes stay in the receive buffer until the machine reads them, so a machine that reads late
+//! closes the receive window. Streams carry lengths, and an [`App`] identifies messages by their
+//! order. A channel carries datagrams, which may be lost, and an [`App`] identifies them by their
+//! numbers.
 //!
 //! Leaves out: the systems themselves (`system`). Read [`App`] and [`AppCx`] first.
 
@@ -28,12 +29,13 @@ pub trait App: std::fmt::Debug + Send {
     fn on_datagram(&mut self, _cx: &mut AppCx<'_, '_>, _channel: u32, _side: Side, _number: u64) {}
     /// Handles an expired timer.
     fn on_timer(&mut self, _cx: &mut AppCx<'_, '_>, _token: u16) {}
-    /// Handles the end of the warm-up, where measurements start. Bytes delivered on streams are
-    /// counted without the system.
+    /// Handles the end of the warm-up, when measurements start. Bytes delivered on streams are
+    /// counted by this room.
     fn end_warmup(&mut self) {}
-    /// End of its last work; `None` while some is left.
+    /// Time at which the system's last work ended; `None` while work remains.
     fn ended_at(&self) -> Option<Instant>;
-    /// Rate in bit/s that the sender of a flow may use now, if not decided by TCP; for probes.
+    /// Rate in bits per second that the sender of a flow may use now, if TCP does not decide it;
+    /// for probes.
     fn allowed_bps(&self, _flow: u32) -> Option<f64> {
         None
     }
@@ -41,10 +43,10 @@ pub trait App: std::fmt::Debug + Send {
     fn progress(&self) -> Option<f64> {
         None
     }
-    /// Adds results for the `measured` time since the warm-up. Sums over its streams are already
-    /// filled in.
+    /// Adds results for the `measured` time since the warm-up. Sums over the system's streams are
+    /// already filled in.
     fn report(&self, _measured: Duration, _row: &mut WorkloadRow) {}
-    /// Its coflows, if any.
+    /// Coflows of the system, if it has any.
     fn coflows(&self) -> Vec<Coflow> {
         Vec::new()
     }
@@ -54,15 +56,15 @@ pub trait App: std::fmt::Debug + Send {
 /// 2012).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coflow {
-    /// Name.
+    /// Name of the coflow.
     pub name: String,
     /// Number of flows.
     pub flows: u64,
-    /// Total size of its flows.
+    /// Total size of the coflow's flows.
     pub size: ByteCount,
-    /// Scheduled start of its first flow.
+    /// Scheduled start time of the coflow's first flow.
     pub started_at: Instant,
-    /// Completion of its last flow; `None` while one is incomplete.
+    /// Completion time of the coflow's last flow; `None` while a flow is incomplete.
     pub finished_at: Option<Instant>,
 }
 
@@ -87,7 +89,7 @@ pub enum StreamEvent {
     },
     /// The peer has acknowledged data, so there is room to write.
     Acknowledged,
-    /// The peer was silent for too long.
+    /// The peer did not answer for too long.
     GivenUp,
 }
 
@@ -96,16 +98,17 @@ pub enum StreamEvent {
 pub struct StreamSpec {
     /// Opening host.
     pub from: u16,
-    /// Accepting host, another one.
+    /// Accepting host, which must differ from the opening host.
     pub to: u16,
-    /// First links of its packets in each direction, both between these hosts; `None` leaves the
-    /// choice to the network.
+    /// First link of the packets in each direction, if given. Both links must connect these hosts.
+    /// `None` leaves the choice to the network.
     pub links: [Option<LinkId>; 2],
-    /// Total bytes sent by the opener, if known: reports then include the completion time.
+    /// Total bytes that the opener sends, if known. Reports then include the completion time.
     pub size: Option<ByteCount>,
-    /// Strict priority of its packets, 0 first.
+    /// Strict priority of the stream's packets, 0 first.
     pub priority: u8,
-    /// Whether it only carries control messages about data of other flows, and is not measured.
+    /// True if the stream only carries control messages about data of other flows. It is not
+    /// measured.
     pub is_control: bool,
 }
 
@@ -117,21 +120,21 @@ pub struct AppCx<'a, 'b> {
 }
 
 impl AppCx<'_, '_> {
-    /// The run's time.
+    /// Current time of the run.
     pub const fn now(&self) -> Instant {
         self.cx.now()
     }
-    /// Whether streams begin with a handshake that ends with [`StreamEvent::Connected`]; otherwise
-    /// they are established at once.
+    /// Returns true if streams begin with a handshake that ends with [`StreamEvent::Connected`].
+    /// Otherwise streams are established at once.
     pub const fn has_handshakes(&self) -> bool {
         self.world.config.handshake
     }
-    /// Share of data in the bytes of full segments on a link; the rest is headers.
+    /// Share of data in the bytes of full segments on a link; the remaining share is headers.
     pub fn data_share(&self) -> f64 {
         let (mss, header) = (self.world.config.mss, self.world.config.header_bytes);
         f64::from(mss) / f64::from(mss + header)
     }
-    /// Opens a stream and returns its number, in the order of opening within a run.
+    /// Opens a stream. Returns its number; numbers are given in the order of opening within a run.
     pub fn open(&mut self, spec: &StreamSpec) -> u32 {
         let StreamSpec { from: src, to: dst, links, size, priority, is_control } = *spec;
         let doors = links.map(|link| link.map(Network::port));
@@ -140,8 +143,8 @@ impl AppCx<'_, '_> {
         self.world.flows[stream as usize].is_control = is_control;
         stream
     }
-    /// Opens a channel for datagrams in both directions. Returns its number, which shares the range
-    /// of streams' numbers.
+    /// Opens a channel for datagrams in both directions. Returns its number; streams and channels
+    /// are numbered together.
     pub fn open_channel(&mut self, from: u16, to: u16, priority: u8) -> u32 {
         let (size, to_send, doors) = (None, None, [None; 2]);
         let opening = PendingFlow { job: self.job, priority, src: from, dst: to, size, to_send, doors };
@@ -150,15 +153,14 @@ impl AppCx<'_, '_> {
         self.cx.place(acceptor, End::Port(Box::new(Port::new(opener))));
         flow
     }
-    /// Sends a datagram of `size_bytes` on the wire, headers included, from the end at `side` of a
-    /// channel.
+    /// Sends a datagram of `size_bytes` on the wire, headers included, from `side` of a channel.
     pub fn send(&mut self, channel: u32, side: Side, number: u64, size_bytes: u32) {
         let sent_at = self.cx.now();
         if let Some(End::Port(port)) = self.cx.end_mut(self.end(channel, side)) {
             port.send(Datagram { number, size_bytes, sent_at });
         }
     }
-    /// Counts bytes delivered by a datagram of a channel, without headers.
+    /// Counts bytes that a datagram of a channel has delivered, without headers.
     pub fn deliver(&mut self, channel: u32, bytes: u64) {
         self.world.flows[channel as usize].delivered_bytes += bytes;
     }
@@ -169,7 +171,7 @@ impl AppCx<'_, '_> {
             Side::Acceptor => flow.receiver,
         }
     }
-    /// Writes `bytes` at the end at `side`.
+    /// Writes `bytes` at `side` of a stream.
     pub fn write(&mut self, stream: u32, side: Side, bytes: u64) {
         super::write(self.cx, self.end(stream, side), bytes);
     }
@@ -179,7 +181,7 @@ impl AppCx<'_, '_> {
             connection.read(bytes);
         }
     }
-    /// Limits the rate of data sent at `side`, headers not counted; `None` removes the limit.
+    /// Limits the rate of data sent at `side`, without headers. `None` removes the limit.
     ///
     /// Panics: if the limit is zero.
     pub fn set_pacing_limit(&mut self, stream: u32, side: Side, limit: Option<BitRate>) {
@@ -187,7 +189,7 @@ impl AppCx<'_, '_> {
             connection.set_pacing_limit(limit);
         }
     }
-    /// Bytes written at `side` but not acknowledged: the content of a send buffer.
+    /// Bytes written at `side` that are not acknowledged yet: the content of the send buffer.
     pub fn unacknowledged_bytes(&self, stream: u32, side: Side) -> u64 {
         match self.cx.end(self.end(stream, side)) {
             Some(End::Tcp(connection)) => connection.unacknowledged_bytes(),
@@ -199,12 +201,12 @@ impl AppCx<'_, '_> {
     /// Panics: in a debug build, if the token is 2^14 or more.
     pub fn arm(&mut self, at: Instant, token: u16) {
         debug_assert!(token < 1 << 14, "tokens are 14 bits wide");
-        // 0 is the start.
+        // Timer value 0 is used for the start.
         self.cx.arm(at, (u32::from(token) + 1) << 16 | u32::from(self.job));
     }
 }
 
-/// A connection's event as an event of its stream.
+/// Converts a connection's event to an event of its stream; `None` if there is no such event.
 pub(super) const fn stream_event(event: Event) -> Option<StreamEvent> {
     match event {
         Event::Connected => Some(StreamEvent::Connected),

@@ -2,7 +2,7 @@
 //! blocks have arrived.
 //!
 //! Source: LTTP section II-B (and Phanishayee and others, FAST 2008). Connections are opened before
-//! the first round and kept; requests and blocks travel on the same connection.
+//! the first round and kept. Requests and blocks travel on the same connection.
 
 use super::{PendingFlow, TrafficState, write};
 use crate::end::End;
@@ -11,16 +11,16 @@ use anabranch_fabric::HostsCx;
 use anabranch_transport::Event;
 use anabranch_units::{ByteCount, Duration, Instant, RandomStream};
 
-/// A completed round.
+/// Times of a completed round.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Round {
     /// Time of the first request.
     pub began_at: Instant,
-    /// Arrival of the last byte.
+    /// Time at which the last byte arrived.
     pub ended_at: Instant,
 }
 
-/// Remaining work on a server's connection.
+/// Remaining work on the connection of a server.
 #[derive(Clone, Debug)]
 struct Server {
     host: u16,
@@ -28,7 +28,7 @@ struct Server {
     block_left: u64,
 }
 
-/// The job.
+/// The job of an `incast` workload.
 #[derive(Debug)]
 pub struct Incast {
     client: u16,
@@ -40,14 +40,15 @@ pub struct Incast {
     rounds_left: u32,
     warmup_rounds_left: u32,
     servers: Vec<Server>,
-    /// Number of servers whose connection or block is awaited.
+    /// Number of servers whose connection or block is still awaited.
     waiting: usize,
     began_at: Instant,
     rounds: Vec<Round>,
-    /// Scheduled requests: time and server, the next one last.
+    /// Scheduled requests, as time and server, in reverse order: the next request is the last
+    /// entry.
     requests: Vec<(Instant, usize)>,
     has_opened: bool,
-    /// Flow of the first server; the other servers' flows follow.
+    /// Flow number of the first server. The other servers' flows follow.
     first_flow: u32,
 }
 
@@ -58,13 +59,13 @@ pub struct IncastSettings {
     pub client: u16,
     /// Hosts of the servers.
     pub servers: Vec<u16>,
-    /// Bytes of each response.
+    /// Bytes of each server's block.
     pub block_bytes: u64,
     /// Bytes of each request.
     pub request_bytes: u64,
     /// Maximum random delay of each request.
     pub jitter: Duration,
-    /// Random stream of these delays.
+    /// Random stream of the request delays.
     pub random: RandomStream,
     /// Number of measured rounds.
     pub rounds: u32,
@@ -75,7 +76,7 @@ pub struct IncastSettings {
 }
 
 impl Incast {
-    /// An incast that begins with the run.
+    /// Creates an incast that begins with the run.
     pub fn new(settings: IncastSettings) -> Self {
         let IncastSettings {
             client,
@@ -144,7 +145,7 @@ impl Incast {
             let (priority, src, dst, doors) = (self.priority, self.client, server.host, [None; 2]);
             let flow =
                 world.connect(cx, &PendingFlow { job, priority, src, dst, size: None, to_send, doors });
-            // The client connects, but the measured data flows to it.
+            // The client opens the connection, but the measured data is sent to the client.
             let flow = &mut world.flows[flow as usize];
             std::mem::swap(&mut flow.sender, &mut flow.receiver);
             std::mem::swap(&mut flow.src, &mut flow.dst);

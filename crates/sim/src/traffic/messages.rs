@@ -1,16 +1,16 @@
-//! Messages on one direction of a stream: a stream carries lengths, and its user identifies
+//! Messages on one direction of a stream. A stream carries only lengths, and its user identifies
 //! messages by their order.
 //!
 //! Leaves out: streams (`app`). Read [`Messages`].
 
 use std::collections::VecDeque;
 
-/// Messages written but not completely received, in order.
+/// Messages that are written but not completely received, in order.
 #[derive(Debug)]
 pub struct Messages<M> {
     /// Messages with their lengths in bytes.
     written: VecDeque<(M, u64)>,
-    /// Received bytes of the first message.
+    /// Number of received bytes of the first message.
     arrived_bytes: u64,
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_in_order_and_whole() {
+    fn messages_arrive_complete_and_in_order() {
         let mut messages = Messages::default();
         messages.write('a', 10);
         messages.write('b', 5);

@@ -1,8 +1,8 @@
 //! Flows between racks, at a rate for each rack.
 //!
-//! Source: the thesis on Etalon (Mukerjee, 2018), §2.5.3: given the sizes of a rack's flows, each
-//! begins so that all of them together use a given rate. Read [`RackLoad`]. Leaves out: the flows'
-//! run ([`super::Transfers`]).
+//! Source: the thesis on Etalon (Mukerjee, 2018), §2.5.3: given the sizes of a rack's flows, the
+//! flows start at times at which they use a given rate together. Read [`RackLoad`]. Leaves out:
+//! running the flows ([`super::Transfers`]).
 
 use super::Start;
 use crate::sizes::Sizes;
@@ -17,20 +17,20 @@ pub struct RackLoad {
     pub rate: BitRate,
     /// Sizes of flows.
     pub sizes: Sizes,
-    /// Numbers by which the destination's rack follows the source's.
+    /// Numbers k for flows from rack i to rack i + k, modulo the number of racks.
     pub shifts: Vec<u16>,
     /// End of the period in which flows start.
     pub until: Instant,
 }
 
 impl RackLoad {
-    /// Mean number of flows of all racks.
+    /// Expected number of flows of all racks.
     pub fn flows_mean(&self) -> f64 {
         let bytes = self.rate.as_bps() as f64 / 8.0 * self.until.as_secs_f64();
         bytes / self.sizes.mean_bytes() * self.hosts.len() as f64
     }
 
-    /// The flows, rack by rack. Both hosts of a flow are drawn from their racks.
+    /// Draws the flows, rack by rack. Both hosts of a flow are drawn from their racks.
     ///
     /// Panics: if a rack has no host, or there is no shift.
     pub fn starts(&self, random: &mut RandomStream) -> Vec<Start> {
@@ -81,25 +81,25 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_each_rack_have_the_rate() {
+    fn flows_of_each_rack_use_the_given_rate() {
         let load = load(vec![1, 3]);
         let starts = load.starts(&mut Seed::new(3).stream("workload", 0));
         for rack in 0..4 {
             let of_rack = starts.iter().filter(|start| start.src / 2 == rack);
             let bytes: u64 = of_rack.map(|start| start.size.expect("a size").as_u64()).sum();
-            // 125 MB, and at most one flow more or less at either end.
+            // The expected size is 125 MB, with at most one flow more or less at either end.
             assert!(bytes.abs_diff(125_000_000) <= 900_000, "rack {rack}: {bytes}");
         }
         assert!((starts.len() as f64 / load.flows_mean() - 1.0).abs() < 0.1, "{} flows", starts.len());
     }
 
     #[test]
-    fn flows_go_to_racks_that_follow_by_a_shift() {
+    fn flows_are_sent_to_racks_at_the_given_shifts() {
         let starts = load(vec![1, 3]).starts(&mut Seed::new(3).stream("workload", 0));
         let shift = |start: &Start| (start.dst / 2 + 4 - start.src / 2) % 4;
         let first = starts.iter().filter(|start| shift(start) == 1).count();
         assert!(starts.iter().all(|start| [1, 3].contains(&shift(start))));
-        // Either shift is drawn for half of about 1,000 flows.
+        // Each of the two shifts is drawn for half of about 1,000 flows.
         assert!((first as f64 / starts.len() as f64 - 0.5).abs() < 0.08, "{first} of {}", starts.len());
     }
 }

@@ -1,6 +1,6 @@
-//! Flows with start times: long ones, a trace's, and Poisson arrivals.
+//! Flows with start times: the flows of `long` workloads, of traces, and of Poisson arrivals.
 //!
-//! Small flows may be sent twice; the first complete copy counts: Xu and Li, *RepFlow: Minimizing
+//! Small flows may be sent twice. The first complete copy counts: Xu and Li, *RepFlow: Minimizing
 //! flow completion times with replicated flows in data centers* (2014).
 
 use super::TrafficState;
@@ -18,13 +18,13 @@ pub struct Start {
     pub at: Instant,
     /// Sending host.
     pub src: u16,
-    /// Receiving host, another one.
+    /// Receiving host, which differs from the sending host.
     pub dst: u16,
-    /// Size; `None` if endless.
+    /// Size of the flow; `None` if it is endless.
     pub size: Option<ByteCount>,
 }
 
-/// Starts drawn one after the other.
+/// Random starts of flows, drawn one after the other.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     /// Mean interval between two starts.
@@ -33,7 +33,7 @@ pub struct Arrivals {
     pub sizes: Sizes,
     /// Number of hosts from which both ends are drawn, at least two.
     pub hosts: u16,
-    /// Number of flows left; `None` for no end.
+    /// Number of remaining flows; `None` for an endless sequence.
     pub left: Option<u64>,
     /// Random stream of the draws.
     pub random: RandomStream,
@@ -44,7 +44,7 @@ impl Arrivals {
         if let Some(left) = &mut self.left {
             *left = left.checked_sub(1)?;
         }
-        // A start beyond the end of time is never reached.
+        // A start beyond the maximum time is never reached.
         let gap = exponential(self.gap, &mut self.random);
         let at = after + gap;
         let src = self.random.below(self.hosts.into()) as u16;
@@ -54,14 +54,14 @@ impl Arrivals {
     }
 }
 
-/// The job.
+/// The job of workloads with start times.
 #[derive(Debug)]
 pub struct Transfers {
     priority: u8,
     control: Option<Control>,
     /// Size below which flows are sent twice.
     twice_below: Option<ByteCount>,
-    /// Listed starts, the next one last.
+    /// Listed starts in reverse order: the next start is the last entry.
     listed: Vec<Start>,
     arrivals: Option<Arrivals>,
     next: Option<Start>,
@@ -70,7 +70,7 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Flows with the listed starts, in any order.
+    /// Creates flows with the listed starts, in any order.
     pub fn listed(mut starts: Vec<Start>, priority: u8) -> Self {
         // Equal times keep the order of the list.
         starts.reverse();
@@ -89,19 +89,19 @@ impl Transfers {
             expected,
         }
     }
-    /// The same with another congestion control than the transport's.
+    /// Returns the same job with another congestion control than the transport's.
     pub(crate) const fn with_control(mut self, control: Option<Control>) -> Self {
         self.control = control;
         self
     }
 
-    /// The same, with flows below this size sent twice.
+    /// Returns the same job with flows below this size sent twice.
     pub(crate) const fn with_copies(mut self, twice_below: Option<ByteCount>) -> Self {
         self.twice_below = twice_below;
         self
     }
 
-    /// Flows that arrive at random from the beginning on.
+    /// Creates flows that arrive at random from the beginning of the run.
     pub fn arriving(mut arrivals: Arrivals, priority: u8) -> Self {
         let expected = arrivals.left;
         let next = arrivals.next(Instant::ZERO);
@@ -118,7 +118,7 @@ impl Transfers {
         }
     }
 
-    /// All starts in order, before any has happened.
+    /// Returns all starts in order. No flow may have started before.
     pub(crate) fn into_starts(self) -> impl Iterator<Item = Start> {
         let Self { next, mut listed, mut arrivals, .. } = self;
         std::iter::successors(next, move |start| following(&mut arrivals, &mut listed, start.at))
@@ -152,7 +152,7 @@ impl Transfers {
     }
 }
 
-/// The start that follows one at `at`.
+/// Returns the start that follows a start at `at`.
 fn following(arrivals: &mut Option<Arrivals>, listed: &mut Vec<Start>, at: Instant) -> Option<Start> {
     match arrivals {
         Some(arrivals) => arrivals.next(at),
@@ -160,8 +160,8 @@ fn following(arrivals: &mut Option<Arrivals>, listed: &mut Vec<Start>, at: Insta
     }
 }
 
-/// Handles an event of a flow. A flow is complete when its receiver has all bytes, and its machines
-/// are removed when its sender knows. For a flow sent twice, both copies are removed then.
+/// Handles an event of a flow. A flow is complete when its receiver has all bytes. Its machines are
+/// removed when its sender knows that. If the flow is sent twice, both copies are removed then.
 pub(super) fn on_event(
     world: &mut TrafficState,
     cx: &mut HostsCx<'_, End>,
@@ -188,7 +188,7 @@ pub(super) fn on_event(
     }
     let is_over = match (event, cx.end(end)) {
         (Event::Acknowledged { .. }, Some(End::Tcp(sender))) => sender.unacknowledged_bytes() == 0,
-        // The peer does not answer: the flow stays incomplete.
+        // The peer does not answer, so the flow stays incomplete.
         (Event::GivenUp, _) => true,
         _ => false,
     };

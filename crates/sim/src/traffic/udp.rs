@@ -8,8 +8,8 @@ use anabranch_transport::{Pattern, UdpSource};
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 use serde::{Deserialize, Serialize};
 
-/// A source and its sink before their start: all parameters needed to send the same datagrams
-/// elsewhere.
+/// A source and its sink before they are created, with all parameters needed to send the same
+/// datagrams outside the simulator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UdpFlow {
     /// Sending host.
@@ -24,18 +24,18 @@ pub struct UdpFlow {
     pub sending: SendPattern,
     /// Seed of the run.
     pub seed: Seed,
-    /// Number of the flow's random stream for UDP.
+    /// Number of the flow's random stream.
     pub stream: u64,
 }
 
 /// Sending pattern: a [`Pattern`] without its random stream.
 #[derive(Copy, Clone, Debug, Serialize, Deserialize)]
 pub enum SendPattern {
-    /// Without a pause.
+    /// At a constant rate, without pauses.
     Constant,
-    /// As a Poisson process of batches.
+    /// Batches of datagrams, as a Poisson process.
     Random {
-        /// Datagrams that leave back to back.
+        /// Number of datagrams that leave back to back.
         batch: u32,
     },
     /// Bursts and pauses in turns.
@@ -48,8 +48,8 @@ pub enum SendPattern {
 }
 
 impl UdpFlow {
-    /// The machine that sends it to `peer`, from `start` until `stop`. `None` for an impossible
-    /// rate or size.
+    /// Creates the machine that sends this flow to `peer`, from `start` until `stop`. Returns
+    /// `None` for an impossible rate or size.
     pub fn source(&self, peer: PeerId, start: Instant, stop: Option<Instant>) -> Option<UdpSource> {
         let random = self.seed.stream("udp", self.stream);
         let pattern = match self.sending {
@@ -61,7 +61,7 @@ impl UdpFlow {
     }
 }
 
-/// The job.
+/// The job of a `udp` workload.
 #[derive(Debug)]
 pub struct Udp {
     flows: Vec<UdpFlow>,
@@ -73,7 +73,7 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Sources that start at `start` and stop at `stop`, if given.
+    /// Creates sources that start at `start` and stop at `stop`, if given.
     pub const fn new(flows: Vec<UdpFlow>, priority: u8, start: Instant, stop: Option<Instant>) -> Self {
         Self { flows, priority, start, stop, has_begun: false, is_over: false }
     }

@@ -1,10 +1,11 @@
-//! A hybrid switch between racks, from scenario files: rates, delays, refusals.
+//! Tests of a hybrid switch between racks, from scenario files: rates, delays, refusals.
 
 use super::{plan, run};
 use anabranch_sim::Plan;
 use anabranch_sim::scenario::read;
 
-/// Eight racks of `hosts` hosts, as in the thesis (§2.3.4), with further settings of `[circuit]`.
+/// Returns a network of eight racks of `hosts` hosts, as in the thesis (§2.3.4), with further
+/// settings of `[circuit]`.
 fn racks(hosts: u16, circuit: &str) -> String {
     format!(
         r#"
@@ -27,9 +28,9 @@ fn racks(hosts: u16, circuit: &str) -> String {
     )
 }
 
-/// The thesis's Table 2.1: each rack sends at full rate to the next one.
+/// As in the thesis's Table 2.1, each rack sends at full rate to the next rack.
 #[test]
-fn saturated_racks_use_all_of_both_networks() {
+fn saturated_racks_fill_circuits_and_packet_network() {
     let load = r#"
         [[workload]]
         kind = "udp"
@@ -39,8 +40,8 @@ fn saturated_racks_use_all_of_both_networks() {
     "#;
     let outcome = run(&plan(&format!("duration = \"14 ms\"\n{}{load}", racks(16, ""))));
     let per_rack_gbps = |bytes: Option<u64>| bytes.expect("a hybrid switch") as f64 / 14e6;
-    // In a week of 1,400 us a pair has a day of 180 us; with the night before it, its packet path
-    // is off for 200 us.
+    // In a week of 1,400 us a pair has a day of 180 us. With the night before the day, its packet
+    // path is off for 200 us.
     let circuit = per_rack_gbps(outcome.network.circuit_bytes) / (180.0 / 1_400.0);
     assert!((79.5..=80.01).contains(&circuit), "{circuit} Gbit/s");
     let packet = per_rack_gbps(outcome.network.packet_network_bytes) / (1_200.0 / 1_400.0);
@@ -48,9 +49,10 @@ fn saturated_racks_use_all_of_both_networks() {
 }
 
 /// The thesis's formula: a queue of q packets of 9,000 bytes delays the packet path by 10 us, and
-/// by 7.2 us for each of them and the one on the link. A circuit takes 30 us, and 0.9 us for each.
+/// by 7.2 us for each queued packet and the packet on the link. A circuit takes 30 us, and 0.9 us
+/// for each of these packets.
 #[test]
-fn median_latency_is_that_of_a_full_queue() {
+fn median_latency_equals_a_full_queues_delay() {
     for queue in [4, 16, 64] {
         let load = r#"
             [[workload]]
@@ -64,7 +66,8 @@ fn median_latency_is_that_of_a_full_queue() {
         let latency = run(&plan(&format!("duration = \"14 ms\"\n{network}{load}"))).network.latency;
         let is_at = |found: Option<f64>, floor_us: f64, packet_us: f64, slack_us: f64| {
             let expected = floor_us + packet_us * f64::from(queue + 1);
-            // An arrival waits for the next packet, and the histogram rounds up by at most 1/32.
+            // An arriving packet waits for the next departure, and the histogram rounds up by at
+            // most 1/32.
             let found = found.expect("packets took both networks");
             assert!((expected - slack_us..expected * 33.0 / 32.0).contains(&found), "{found} {expected}");
         };
@@ -73,8 +76,8 @@ fn median_latency_is_that_of_a_full_queue() {
     }
 }
 
-/// The window of one flow from rack 0 to rack 1 in five weeks, each [`SAMPLE_US`], in congestion
-/// avoidance and without loss.
+/// Returns the congestion window of one flow from rack 0 to rack 1 in five weeks, every
+/// [`SAMPLE_US`], in congestion avoidance and without loss.
 fn windows(control: &str, mark: &str) -> Vec<u64> {
     let circuit = format!("queue_packets = 128\nmark_ahead = \"{mark}\"");
     let transport = format!("[transport]\ncontrol = \"{control}\"\ninitial_ssthresh = \"9 kB\"");
@@ -88,7 +91,8 @@ fn windows(control: &str, mark: &str) -> Vec<u64> {
 
 const SAMPLE_US: usize = 5;
 
-/// Samples at which the window doubles, and those at which it halves, to a segment.
+/// Returns the samples at which the window doubles, and the samples at which it halves, to within a
+/// segment.
 fn jumps(windows: &[u64]) -> (Vec<usize>, Vec<usize>) {
     let is_near = |window: u64, expected: u64| window.abs_diff(expected) <= 9_000;
     let at = |is_jump: &dyn Fn(u64, u64) -> bool| {
@@ -98,19 +102,20 @@ fn jumps(windows: &[u64]) -> (Vec<usize>, Vec<usize>) {
     (at(&|before, after| is_near(after, 2 * before)), at(&|before, after| is_near(after, before / 2)))
 }
 
-/// Acknowledgements of rack 0's flow pass the switch back with marks, and the window jumps.
+/// Acknowledgements of rack 0's flow pass the switch in the opposite direction and get marks, so
+/// the window doubles.
 #[test]
 fn window_of_retcp_doubles_while_marks_last() {
     assert_eq!(windows("newreno", "0 s"), windows("newreno", "1 ms"), "NewReno sees no marks");
     assert_eq!(jumps(&windows("newreno", "1 ms")), (vec![], vec![]));
-    // A day lasts 180 us. Acknowledgements are some 100 us apart from their marks at most.
+    // A day lasts 180 us. Acknowledgements arrive at most some 100 us after their marks.
     for (mark, marked_us) in [("0 s", 180), ("1 ms", 1_180)] {
         let (up, down) = jumps(&windows("retcp", mark));
         assert!((4..=5).contains(&down.len()), "{mark}: {up:?} {down:?}");
         let up_before = |down: &usize| up.iter().rev().find(|up| *up < down).copied();
         for (number, down) in down.iter().enumerate() {
             let lasted_us = (down - up_before(down).expect("raised first")) * SAMPLE_US;
-            // The flow begins within the first marks.
+            // The flow begins while the first marks are set, so its first interval may be shorter.
             let least_us = if number == 0 { 0 } else { marked_us - 100 };
             assert!((least_us..=marked_us + 100).contains(&lasted_us), "{mark}: {up:?} {down:?}");
         }
@@ -118,7 +123,7 @@ fn window_of_retcp_doubles_while_marks_last() {
 }
 
 #[test]
-fn tcp_fills_a_ring_of_fixed_circuits() {
+fn tcp_fills_fixed_circuits_between_racks() {
     let circuit = r#"
         shifts = [1]
         day = "1980 us"
@@ -201,7 +206,7 @@ fn flows_between_racks_keep_their_rate_and_shifts() {
     let plan = plan(&format!("duration = \"20 ms\"\n{}{load}", racks(4, "")));
     let outcome = run(&plan);
     let bytes: u64 = outcome.flows.iter().filter_map(|flow| flow.size_bytes).sum();
-    // Eight racks for 20 ms are 20 MB; the flow at either end of a rack's time may be in or out.
+    // Eight racks send 20 MB in 20 ms. At either end of a rack's time a flow may be counted or not.
     assert!(bytes.abs_diff(20_000_000) < 8 * 50_000, "{bytes}");
     let rack = |host: &str| host.trim_start_matches('h').parse::<u32>().expect("hosts have numbers") / 4;
     for flow in &outcome.flows {
@@ -209,8 +214,8 @@ fn flows_between_racks_keep_their_rate_and_shifts() {
         assert!([1, 3].contains(&shift), "{} to {}", flow.from, flow.to);
     }
     let row = &outcome.workloads[0];
-    // All flows are ranked, incomplete ones included, so fewer are below a time than among the
-    // complete ones.
+    // All flows are ranked, incomplete flows included, so the median is at or above the median of
+    // the complete flows.
     assert!(row.more["all_fct_us_p50"] >= row.fct_us_p50.expect("most flows are whole"));
     assert!(row.finished < Some(row.flows) && row.more["all_flow_mbps_p50"] > 0.0, "{row:?}");
 }

@@ -1,5 +1,5 @@
-//! Invariants: no uncounted loss, no link above its rate, monotonic time, equal runs for equal
-//! seeds.
+//! Tests of invariants: no uncounted loss, no link above its rate, monotonic time, equal runs for
+//! equal seeds.
 
 use super::{plan, run};
 use anabranch_endpoint::{Endpoint as _, PeerId};
@@ -229,7 +229,7 @@ const SCENARIOS: [(&str, &str); 11] = [
     ),
 ];
 
-/// The heap's plain counterpart: an ordered map.
+/// The plain counterpart of the heap: an ordered map.
 #[derive(Default)]
 struct SortedMap {
     events: BTreeMap<(RunInstant, u64), Event>,
@@ -253,7 +253,7 @@ impl EventQueue for SortedMap {
     }
 }
 
-/// Runs to the end, and checks the invariants throughout.
+/// Runs to the end, and checks the invariants throughout. Returns the event hash.
 fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
     let mut simulation: Simulation<'_, Q> = Simulation::new(plan, trial).expect("nothing is drawn");
     let mut before = simulation.now();
@@ -280,7 +280,7 @@ fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
             counters.sent_packets <= counters.offered_packets
                 && counters.arrived_packets <= counters.sent_packets
         );
-        // Rates change in one scenario only, and only downwards.
+        // Rates change in only one scenario, and only to lower values.
         let rate = plan.network().port_settings(link).rate;
         let time = simulation.now() - Instant::ZERO;
         if let Some(average) = BitRate::average(ByteCount::new(counters.sent_bytes), time) {
@@ -296,7 +296,7 @@ fn lawful<Q: EventQueue>(name: &str, plan: &Plan, trial: u64) -> u64 {
 }
 
 #[test]
-fn every_scenario_obeys_the_invariants_on_either_queue() {
+fn invariants_hold_for_every_scenario_and_queue() {
     for (name, text) in SCENARIOS {
         let plan = plan(text);
         let heap = lawful::<QuadHeap>(name, &plan, 0);
@@ -306,7 +306,7 @@ fn every_scenario_obeys_the_invariants_on_either_queue() {
 }
 
 #[test]
-fn trials_are_the_same_beside_others() {
+fn concurrent_trials_equal_sequential_trials() {
     let plan = plan(SCENARIOS[0].1);
     let hash = |trial: u64| lawful::<QuadHeap>("threads", &plan, trial);
     let alone: Vec<_> = (0..6).map(hash).collect();
@@ -318,7 +318,7 @@ fn trials_are_the_same_beside_others() {
 }
 
 #[test]
-fn every_flow_with_a_size_arrives_whole_once() {
+fn every_finite_flow_is_delivered_exactly_once() {
     let plan = plan(SCENARIOS[3].1);
     let outcome = run(&plan);
     assert_eq!(outcome.workloads[0].finished, Some(60));
@@ -328,7 +328,8 @@ fn every_flow_with_a_size_arrives_whole_once() {
     }
 }
 
-/// An implementation outside this room starts the same flows and sends the same datagrams.
+/// An implementation outside this room must be able to start the same flows and send the same
+/// datagrams.
 #[test]
 fn plan_lists_the_flows_and_datagrams_of_a_run() {
     let plan = plan(
@@ -383,7 +384,7 @@ fn plan_lists_the_flows_and_datagrams_of_a_run() {
 }
 
 #[test]
-fn an_incast_moves_its_blocks_in_all_its_rounds() {
+fn incast_delivers_its_blocks_in_all_rounds() {
     let outcome = run(&plan(SCENARIOS[0].1));
     let row = &outcome.workloads[0];
     assert_eq!((row.rounds, row.flows), (Some(3), 16));
@@ -397,7 +398,7 @@ fn flows_continue_after_a_link_outage() {
     let outcome = run(&plan(&text));
     assert!(outcome.network.dropped_otherwise > 0, "what waited was dropped");
     let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed");
-    // 50 Mbit/s from then on, less 52 bytes of headers in 1,500.
+    // The link has 50 Mbit/s after the outage, less 52 bytes of headers in 1,500.
     assert!((40.0..=48.4).contains(&goodput), "{goodput}");
 }
 
@@ -418,9 +419,10 @@ fn finite_work_is_measured_over_its_duration() {
     assert_eq!(row.goodput_mbps.expect("time has passed"), (8e6 / fct_us * 1e6).round() / 1e6);
 }
 
-/// Two flows in opposite directions: acknowledgements wait behind the other flow's data, or do not.
+/// Two flows in opposite directions. Acknowledgements wait behind the other flow's data, or have
+/// priority.
 #[test]
-fn acknowledgements_go_first_where_they_are_told_to() {
+fn acknowledgements_have_priority_if_configured() {
     let rtt = |acks_first: bool| {
         let outcome = run(&plan(&format!(
             r#"
@@ -440,6 +442,6 @@ fn acknowledgements_go_first_where_they_are_told_to() {
         outcome.workloads[0].fct_us_mean.expect("the flow is whole")
     };
     let (waiting, first) = (rtt(false), rtt(true));
-    // 200 kB take 165 ms with their headers; a queue of 256 KiB is 210 ms.
+    // 200 kB with their headers take 165 ms. A queue of 256 KiB takes 210 ms.
     assert!((165_000.0..200_000.0).contains(&first) && waiting > 1.5 * first, "{waiting} {first}");
 }

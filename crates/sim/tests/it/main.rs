@@ -1,4 +1,4 @@
-//! Whole runs: invariants of every scenario, and agreement with theory.
+//! Tests of whole runs: invariants of every scenario, and agreement with theory.
 
 #![allow(clippy::disallowed_methods, reason = "a test may read its own corpus")]
 
@@ -11,14 +11,14 @@ use anabranch_sim::scenario::{Scenario, Workload, read};
 use anabranch_sim::{Outcome, Plan, Simulation, exercise};
 use anabranch_testing::replay;
 
-/// The only scenario of `text`.
+/// Parses `text`, which must give a single scenario.
 fn scenario(text: &str) -> Scenario {
     let points = read("test", text, &[]).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(points.len(), 1);
     points[0].scenario.clone()
 }
 
-/// The plan of `text`, with `topology` as the text of its topology file.
+/// Plans `text`, with `topology` as the text of its topology file.
 fn plan_with(text: &str, topology: &str) -> Plan {
     let read = |_: &str| Ok(topology.to_owned());
     Plan::new(scenario(text), &read).unwrap_or_else(|error| panic!("{error}"))
@@ -28,20 +28,20 @@ fn plan(text: &str) -> Plan {
     plan_with(text, "")
 }
 
-/// One run to its end.
+/// Runs one trial to its end.
 fn run(plan: &Plan) -> Outcome {
     Simulation::<anabranch_fabric::QuadHeap>::new(plan, 0).expect("nothing is drawn").run()
 }
 
-/// Replays the fuzz target's corpus, and the repository's scenarios.
+/// Replays the corpora of the fuzz targets, and plans the repository's scenarios.
 #[test]
-fn every_corpus_file_is_read_or_refused_without_panic() {
+fn corpora_and_scenarios_are_parsed_without_panic() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut seen = 0;
     let files = |folder: &str| {
         let paths = std::fs::read_dir(root.join(folder)).expect("it is part of the repository");
         let paths = paths.map(|file| file.expect("it can be listed").path());
-        // Files that scenarios name lie in folders next to them.
+        // Files to which scenarios refer are in folders next to the scenarios.
         let files = paths.filter(|path| !path.is_dir());
         files.map(|path| (std::fs::read(&path).expect("it can be read"), path)).collect::<Vec<_>>()
     };
@@ -49,7 +49,7 @@ fn every_corpus_file_is_read_or_refused_without_panic() {
     seen += replay("scenario_files", exercise::exercise_files);
     seen += replay("scenario_set", exercise::exercise_sets);
     for (bytes, path) in files("scenarios") {
-        // Returns false for a scenario that names a file.
+        // The result is not checked: it is false for a scenario that refers to a file.
         anabranch_sim::exercise::exercise_scenario(&bytes);
         let text = String::from_utf8(bytes).expect("text");
         for mut point in read("scenario", &text, &[]).expect("a good one") {
@@ -65,10 +65,9 @@ fn every_corpus_file_is_read_or_refused_without_panic() {
     assert!(seen >= 10, "{seen}");
 }
 
-/// #17: a size without unit is refused; all scenarios of the claims have units, swept values
-/// included.
+/// #17: sizes need units. All scenarios of experiments have units, swept values included.
 #[test]
-fn every_scenario_of_a_claim_is_read() {
+fn every_scenario_of_an_experiment_is_valid() {
     let experiments = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let list = |folder: &std::path::Path| {
         let entries = std::fs::read_dir(folder).expect("it is part of the repository");
@@ -88,9 +87,9 @@ fn every_scenario_of_a_claim_is_read() {
     assert!(seen >= 15, "{seen}");
 }
 
-/// #17: a queue below a packet's size passed only packets that found it empty.
+/// #17: a queue smaller than a packet passed only packets that arrived while it was empty.
 #[test]
-fn a_queue_holds_at_least_the_largest_packet() {
+fn queue_must_hold_the_largest_packet() {
     let plan = |network: &str, workload: &str| {
         let text =
             format!("duration = \"1 s\"\nnetwork = {{ {network} }}\n[workload]\npairs = \"all\"\n{workload}");
@@ -117,9 +116,9 @@ fn a_queue_holds_at_least_the_largest_packet() {
 }
 
 #[test]
-fn datagram_delay_is_the_paths_plus_queueing() {
-    // 1,250 bytes take 100 us on each of two links of 1 ms; of two simultaneous datagrams the
-    // second waits for the first.
+fn datagram_delay_is_path_delay_plus_queueing() {
+    // 1,250 bytes take 100 us on each of two links with 1 ms delay. Of two simultaneous datagrams,
+    // the second waits for the first.
     let delays = |pairs: &str| {
         let text = format!(
             "duration = \"1 s\"\nnetwork = {{ topology = \"star\", hosts = 3, rate = \"100 Mbit/s\", delay = \"1 ms\" }}\n\
@@ -136,7 +135,7 @@ fn datagram_delay_is_the_paths_plus_queueing() {
 }
 
 #[test]
-fn losses_come_in_bursts_that_can_be() {
+fn loss_bursts_must_be_possible() {
     let refused = |network: &str, more: &str| {
         let text = format!(
             "duration = \"1 s\"\nnetwork = {{ topology = \"star\", hosts = 3, {network} }}\n\
@@ -163,7 +162,8 @@ fn losses_come_in_bursts_that_can_be() {
     assert!(
         refused("loss_ppm = 900000", &change("loss_burst = 4")).starts_with("change[0]: link loss 900000")
     );
-    // Bursts in the scenario are its network's, and a change keeps the settings that it leaves out.
+    // The network's burst length applies to changes, because a change keeps the settings that it
+    // leaves out.
     let text = "duration = \"1 s\"\nworkload = { kind = \"long\", pairs = 1 }\n\
                 network = { topology = \"star\", hosts = 3, loss_burst = 8 }\n\
                 [[change]]\nat = \"10 ms\"\nlink = \"hub-h0\"\nloss_ppm = 1000\n";
@@ -173,13 +173,14 @@ fn losses_come_in_bursts_that_can_be() {
     assert_eq!(plan.network().port_settings(link).loss_burst, 8);
 }
 
-/// Names between backticks: fields, as listed in the message for an unknown one.
+/// Returns the names between backticks, such as the list of fields in the message for an unknown
+/// field.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
 #[test]
-fn the_documentation_names_every_setting() {
+fn documentation_names_every_setting() {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scenarios.md");
     let docs = std::fs::read_to_string(docs).expect("it is part of the repository");
     let documented: std::collections::BTreeSet<&str> = names(&docs).collect();
@@ -210,9 +211,9 @@ fn the_documentation_names_every_setting() {
     }
 }
 
-/// The list of kinds depends on the systems.
+/// The list of kinds depends on the systems; this plan has none.
 #[test]
-fn unknown_kind_is_reported_with_the_known_ones() {
+fn unknown_kind_is_reported_with_known_kinds() {
     let text =
         "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 3\n[[workload]]\nkind = \"outcast\"\n";
     let error = Plan::new(scenario(text), &|_| Ok(String::new())).expect_err("nothing has it");

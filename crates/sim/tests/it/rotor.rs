@@ -1,5 +1,5 @@
-//! A rotor between hosts: TCP and UDP get the share of time of their circuits, and no packet
-//! crosses in a night.
+//! Tests of a rotor between hosts: TCP and UDP get the time share of their circuits, and no packet
+//! passes in a night.
 
 use super::plan;
 use anabranch_fabric::{CircuitSettings, QuadHeap, QueueLimits, shifts};
@@ -24,7 +24,7 @@ fn settings(ports: u16) -> CircuitSettings {
     }
 }
 
-/// A star of four hosts whose switch is a rotor.
+/// Plans a star of four hosts whose switch is a rotor.
 fn rotor_plan(workload: &str) -> Plan {
     let text = format!(
         r#"
@@ -50,14 +50,15 @@ const UDP: &str = r#"
 
 #[test]
 fn udp_gets_the_time_share_of_its_circuit() {
-    // A pair has one of three days, each 180 us of 200.
+    // A pair of hosts has one of three days, each 180 us of 200 us.
     let share = 0.9 / 3.0;
     for (offered, expected) in [(0.5 * share, 0.5 * share), (0.9, share)] {
         let rate = format!("{} Mbit/s", (offered * RATE.as_mbps_f64()).round());
         let outcome = run(&rotor_plan(&UDP.replace("RATE", &rate)));
         let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed") / 2.0;
         let got = goodput / RATE.as_mbps_f64();
-        // Headers take less than 5 %, and a packet that does not fit into the day less than 1 %.
+        // Headers take less than 5 %, and packets that do not fit into the remaining day less than
+        // 1 %.
         assert!((0.94 * expected..=expected).contains(&got), "offered {offered}: {got}");
         let row = &outcome.network;
         assert_eq!(row.dropped_queue_full > 0, offered > share);
@@ -67,7 +68,7 @@ fn udp_gets_the_time_share_of_its_circuit() {
 }
 
 #[test]
-fn tcp_delivers_in_the_days_of_its_circuit_only() {
+fn tcp_data_arrives_only_in_its_circuits_days() {
     let workload = r#"
         transport = { handshake = true, sack = true, rto_min = "2 ms" }
         [workload]
@@ -84,7 +85,7 @@ fn tcp_delivers_in_the_days_of_its_circuit_only() {
     let timetable = settings(HOSTS).timetable;
     let mut data = 0;
     for (_, tapped) in simulation.take_tapped() {
-        // The port to the host sends at the circuit's rate, after the circuit, and its wire takes 1
+        // After the circuit, the port to the host sends at the circuit's rate, and its wire takes 1
         // us.
         let serialise = RATE.serialiser().expect("10 Gbit/s").time(tapped.meta.size_bytes);
         let left = tapped.at - Duration::from_us(1) - serialise;
@@ -98,11 +99,11 @@ fn tcp_delivers_in_the_days_of_its_circuit_only() {
 }
 
 #[test]
-fn a_run_with_a_rotor_repeats_and_ends() {
+fn rotor_run_is_repeatable_and_ends() {
     let text = UDP.replace("RATE", "1 Gbit/s");
     let hash = || run(&rotor_plan(&text)).network.event_hash;
     assert_eq!(hash(), hash());
-    // The run has some 600 slots: timers stop with the flow.
+    // The run has time for some 600 slots, but the timers stop with the flow.
     let one_flow = r#"
         [workload]
         kind = "long"

@@ -1,12 +1,12 @@
-//! Theory: runs compared with known formulas.
+//! Tests that compare runs with published formulas and measurements.
 
 use super::{plan, plan_with, run};
 
 /// Mathis, Semke, Mahdavi and Ott (1997), equation 3: MSS / RTT * C / sqrt(p). C = 1.22 holds for
-/// periodic losses; for independent ones, as here, Ott, Kemperman and Mathis (1996, *The stationary
-/// behavior of ideal TCP*) have C = 1.31.
+/// periodic losses. For independent losses, as in this test, Ott, Kemperman and Mathis (1996, *The
+/// stationary behavior of ideal TCP*) give C = 1.31.
 #[test]
-fn a_flow_under_random_loss_gets_what_mathis_says() {
+fn goodput_under_random_loss_follows_the_mathis_formula() {
     for (loss_ppm, sack) in [(100, true), (1_000, true), (1_000, false), (3_000, true)] {
         let text = format!(
             r#"
@@ -47,7 +47,7 @@ fn a_flow_under_random_loss_gets_what_mathis_says() {
         let goodput = outcome.workloads[0].goodput_mbps.expect("time has passed");
         let p = f64::from(loss_ppm) / 1e6;
         let expected = 1_448.0 * 8.0 / 1e6 / 0.040 * 1.31 / p.sqrt();
-        // At 100 ppm the figure rests on some 135 losses, which alone gives 4 % of random
+        // At 100 ppm the result depends on some 135 losses, which alone cause 4 % of random
         // variation.
         let share = goodput / expected;
         assert!(
@@ -58,8 +58,9 @@ fn a_flow_under_random_loss_gets_what_mathis_says() {
 }
 
 #[test]
-fn flows_through_one_bottleneck_share_it_max_min() {
-    // One of three flows has an access link of 10 Mbit/s to 100 Mbit/s: the other two get 45 each.
+fn flows_share_a_bottleneck_max_min_fairly() {
+    // One of three flows has an access link of 10 Mbit/s to the link of 100 Mbit/s. The other two
+    // flows get 45 Mbit/s each.
     let topology = r#"
         [defaults]
         capacity = "1 Gbit/s"
@@ -94,7 +95,8 @@ fn flows_through_one_bottleneck_share_it_max_min() {
         [[cable]]
         between = ["right", "to"]
     "#;
-    // Shares vary about their mean: over six seeds by up to 6 % in 120 s, and by 3 % in 600 s.
+    // Shares vary about their mean: over six seeds by up to 6 % in 120 s, and by up to 3 % in 600
+    // s.
     let tolerance = 0.04;
     for control in ["newreno", "cubic"] {
         let text = format!(
@@ -129,7 +131,7 @@ fn flows_through_one_bottleneck_share_it_max_min() {
 /// Alizadeh and others, *Data center TCP* (2010), section 3.3: the queue oscillates between Q_max =
 /// K + N and Q_max - A packets, with A = sqrt(2 N (C RTT + K)) / 2.
 #[test]
-fn the_dctcp_queue_swings_as_its_paper_says() {
+fn dctcp_queue_oscillates_as_the_paper_predicts() {
     for flows in [2u32, 10] {
         let text = format!(
             r#"
@@ -165,8 +167,8 @@ fn the_dctcp_queue_swings_as_its_paper_says() {
         let amplitude = (2.0 * n * (c_rtt + k)).sqrt() / 2.0;
         let said = format!("{flows}: queue {least} to {most}, mean {mean}");
         let (low, high) = (k + n - amplitude, k + n);
-        // The paper assumes synchronised flows, which holds for a few; more of them oscillate less
-        // and at different times.
+        // The paper assumes synchronised flows. That holds for a few flows; the queue of more flows
+        // oscillates less, and at other times.
         assert!((most - high).abs() <= 0.1 * high, "{said}: highest expected {high}");
         assert!((low - 0.1 * high..=high).contains(&least), "{said}: lowest expected {low}");
         assert!((low..=high).contains(&mean), "{said}: expected between {low} and {high}");
@@ -175,10 +177,10 @@ fn the_dctcp_queue_swings_as_its_paper_says() {
     }
 }
 
-/// BBR flows probe at different times, and each leaves room for the flow with less: their shares
-/// converge (draft-ietf-ccwg-bbr-06, section 5.3.3).
+/// BBR flows probe at different times, and each flow leaves room for the flow with less, so their
+/// shares converge (draft-ietf-ccwg-bbr-06, section 5.3.3).
 #[test]
-fn two_bbr_flows_share_a_link_whichever_began_first() {
+fn two_bbr_flows_share_a_link() {
     for seed in 1..=3 {
         let text = format!(
             r#"
@@ -210,8 +212,8 @@ fn two_bbr_flows_share_a_link_whichever_began_first() {
     }
 }
 
-/// BBR leaves room between its probes, and Cubic's growth cannot take BBR's bytes in flight:
-/// neither starves.
+/// BBR leaves room between its probes, and Cubic's growth cannot displace BBR's bytes in flight, so
+/// neither flow starves.
 #[test]
 fn bbr_and_cubic_flows_share_a_link() {
     for queue_bdps in [1, 2] {
@@ -247,9 +249,9 @@ fn bbr_and_cubic_flows_share_a_link() {
     }
 }
 
-/// Linux's BBR, the first version, has 42.5 and 4.9 Mbit/s alongside one flow of Cubic behind half
-/// a bandwidth-delay product, 42.3 and 5.1 behind one, and 20.4 and 27.8 behind four
-/// (`experiments/sim-vs-emu`).
+/// Linux's BBR version 1 gets 42.5 Mbit/s and one competing Cubic flow 4.9 Mbit/s, behind a queue
+/// of half a bandwidth-delay product. Behind one product they get 42.3 and 5.1 Mbit/s, and behind
+/// four 20.4 and 27.8 Mbit/s (`experiments/sim-vs-emu`).
 #[test]
 fn bbr_version_1_leaves_cubic_as_little_as_linux() {
     for (queue_kb, least, most) in [(62, 0.82, 0.95), (125, 0.82, 0.95), (500, 0.35, 0.55)] {
@@ -287,7 +289,7 @@ fn bbr_version_1_leaves_cubic_as_little_as_linux() {
 }
 
 #[test]
-fn workload_uses_its_control_and_seed_dependent_probes() {
+fn workload_uses_its_control_and_randomly_timed_probes() {
     let with_seed = |seed: u64| {
         let text = format!(
             r#"
@@ -318,7 +320,7 @@ fn workload_uses_its_control_and_seed_dependent_probes() {
         again[0] == Some(0) && again[1] > Some(0),
         "NewReno fills a queue of five round trips: {again:?}"
     );
-    // A probe may come a round trip later at random; there is no other draw.
+    // A probe may start a round trip later at random. The run has no other random draw.
     let hash = outcome.network.event_hash;
     assert!((2..6).any(|seed| with_seed(seed).network.event_hash != hash));
 }

@@ -13,7 +13,7 @@ struct World {
     random: RandomStream,
     loss_ppm: u32,
     now: Instant,
-    /// Packets that arrived at each host, and packets that it delivered.
+    /// Packets that arrived in datagrams at each host, and packets that each host delivered to TCP.
     came: [Vec<Bytes>; 2],
     handed: [Vec<Bytes>; 2],
 }
@@ -34,8 +34,8 @@ impl World {
         }
     }
 
-    /// Delivers everything that leaves after 100 us, or one time in eight after a millisecond;
-    /// loses some datagrams, and duplicates others.
+    /// Delivers each datagram after 100 us, or one time in eight after a millisecond. Loses some
+    /// datagrams, and duplicates others.
     fn stir(&mut self) {
         for at in 0..2 {
             while let Some(leaving) = self.hosts[at].poll_leaving() {
@@ -96,10 +96,10 @@ fn packet(flow: u32, number: u32) -> Bytes {
 }
 
 proptest! {
-    /// Under loss, reordering and duplication, the host delivers each packet that arrives once, and
-    /// no packet that was not sent. At the end no timer is set.
+    /// Under loss, reordering and duplication, the host delivers each packet that arrives, only
+    /// once if flow sizes are known, and no packet that was not sent. At the end no timer is set.
     #[test]
-    fn what_came_is_handed_over_once(
+    fn each_arrived_packet_is_delivered(
         seed: u64, loss_ppm in 0u32..300_000, knows_sizes: bool, is_agent: bool, window in 1u32..30,
         memory in prop::option::of(prop::sample::select(vec![MEMORY_MIN, PEER_MEMORY_MAX])),
     ) {
@@ -121,8 +121,8 @@ proptest! {
         let sorted = |packets: &[Bytes]| { let mut all = packets.to_vec(); all.sort(); all };
         let handed = sorted(&world.handed[1]);
         let unique: BTreeSet<&Bytes> = handed.iter().collect();
-        // A datagram that arrives a second time after its flow was forgotten is left to TCP, as a
-        // plain one always is.
+        // A duplicate that arrives after its flow was forgotten is left to TCP, like the duplicate
+        // of a plain packet.
         if knows_sizes {
             prop_assert_eq!(unique.len(), handed.len(), "one was handed over twice");
         }
@@ -134,10 +134,10 @@ proptest! {
     }
 }
 
-/// Nine packets of ten take 100 us, the tenth takes a millisecond. Once that is known, parities
-/// recover late packets.
+/// Nine packets of ten take 100 us, the tenth takes a millisecond. Once the hosts have measured
+/// both delays, parities recover late packets.
 #[test]
-fn late_packets_come_back_before_they_come() {
+fn late_packets_are_recovered_before_arrival() {
     let mut world = World::new(7, 0, &Config::default());
     for flow in 0..40 {
         for number in 0..40 {
@@ -151,11 +151,9 @@ fn late_packets_come_back_before_they_come() {
     assert!((0.06..0.16).contains(&blocked), "{blocked}: one in eight is");
     assert!(receiver.recovered > 100 && receiver.given_up * 50 < receiver.recovered, "{receiver:?}");
 }
-/// A lone packet, such as the first of a connection, is sent again when it is overdue, and TCP gets
-/// it once. Of many lost packets few are repeated. The first of three packets arrives last, 300 us
-/// after the second and 200 us after the third.
+/// The first of three packets arrives last, 300 us after the second and 200 us after the third.
 #[test]
-fn how_long_packets_wait_for_others_is_counted() {
+fn holding_time_of_packets_is_counted() {
     let config = Config { parities: Parities::Fixed(0), ..Config::default() };
     let mut world = World::new(1, 0, &config);
     let mut leaving = Vec::new();
@@ -178,6 +176,8 @@ fn how_long_packets_wait_for_others_is_counted() {
     assert!((world.hosts[1].counts().held_s - 500e-6).abs() < 1e-9, "{}", world.hosts[1].counts().held_s);
 }
 
+/// A lone packet, such as the first of a connection, is sent again when it is overdue, and TCP gets
+/// it once. Of many lost packets only a few are repeated.
 #[test]
 fn few_lost_packets_of_short_flows_are_retransmitted() {
     let mut world = World::new(3, 0, &Config::of_agent());
@@ -193,13 +193,14 @@ fn few_lost_packets_of_short_flows_are_retransmitted() {
             left_at.push((world.now - began).as_us());
         }
     }
-    // After one and a half round trips of up to a millisecond, plus the delay of echoes.
+    // The first repeat leaves after one and a half round trips of up to a millisecond, plus the
+    // delay of echoes.
     assert!(matches!(left_at[..], [300..2_100, 800..6_300]), "{left_at:?} us");
     for number in 1..=90 {
         world.send(0, 2, Bytes::from(vec![number as u8; 1_000]), None);
         world.pass(Some(world.now + Duration::from_ms(1)));
     }
-    // A twentieth of 90 packets, and three.
+    // The budget is a twentieth of 90 packets, and three packets.
     let repeated = world.hosts[0].counts().repeated;
     assert!((7..=9).contains(&repeated), "{repeated} of 91");
     // A repeated packet that arrives twice is delivered once.
@@ -212,14 +213,14 @@ fn few_lost_packets_of_short_flows_are_retransmitted() {
     assert_eq!(world.handed[1].len(), handed + 1);
 }
 
-/// An authenticated but hostile peer, and its victim host.
+/// An authenticated but hostile peer, and the host that it attacks.
 struct Siege {
     host: Host<Bytes>,
     now: Instant,
     random: RandomStream,
     /// Payload of every datagram.
     packet: Bytes,
-    /// Maximum bytes held at any time.
+    /// Largest number of bytes held at any time.
     peak: ByteCount,
     handed: usize,
 }
@@ -227,15 +228,16 @@ struct Siege {
 /// Kinds of datagrams that the peer of a [`Siege`] sends.
 #[derive(Copy, Clone, Debug)]
 enum Attack {
-    /// Parities of units without sources: 63 of 64 for each, 15 units a flow.
+    /// Parities of units without source packets: 63 of 64 for each unit, 15 units a flow.
     Parities,
     /// Packets beyond a gap.
     Gaps,
-    /// Packets in order on many flows, which are kept for recovery.
+    /// Packets in order on many flows; the host keeps the packets for recovery.
     Flows,
     /// Single packets far ahead, whose gaps are recorded.
     Skips,
-    /// All of these, and packets of the host's own TCP, which the peer never acknowledges.
+    /// All of the other attacks, and packets of the host's own TCP, which the peer never
+    /// acknowledges.
     All,
 }
 
@@ -255,7 +257,7 @@ impl Siege {
     }
 
     fn say(&mut self, number: u32, flow: u32, body: Body<Bytes>) {
-        // A few very late packets cause the longest hold for the others.
+        // A few very late packets cause the longest hold for the other packets.
         let sent_at = if self.random.below(1_000) == 0 { Instant::ZERO } else { self.now };
         let datagram = Datagram { number, sent_at, flow, body, echoes: Vec::new() };
         self.host.handle_datagram(self.now, 1, datagram, (1_300, false));
@@ -298,7 +300,7 @@ impl Siege {
         self.check();
     }
 
-    /// A packet of the host's own TCP.
+    /// Sends a packet of the host's own TCP.
     fn send(&mut self) {
         let packet = self.packet.clone();
         let (is_acknowledgement, is_end) = (false, false);
@@ -328,10 +330,10 @@ impl Siege {
     }
 }
 
-/// #48: a peer's parities, gaps and flows filled the memory of a root process, and stayed after the
-/// peer was gone.
+/// #48: a peer's parities, gaps and flows filled the memory of a root process, and the memory was
+/// not freed when the peer ended.
 #[test]
-fn a_hostile_peer_stays_within_its_budget() {
+fn hostile_peer_stays_within_its_budget() {
     for (seed, attack, fills) in [
         (1, Attack::Parities, true),
         (2, Attack::Gaps, true),
@@ -344,16 +346,16 @@ fn a_hostile_peer_stays_within_its_budget() {
         assert!(!fills || siege.peak > ByteCount::mib(15), "{attack:?}: {} at the most", siege.peak);
         assert!(!fills || siege.host.counts().shed > 0, "{attack:?}");
         assert_eq!(siege.host.flows_held(1), siege.host.recounted(1), "{attack:?}");
-        // Silence frees all of it.
+        // Silence of the peer frees all memory.
         siege.pass(siege.now + SILENCE + Duration::from_ms(100));
         assert_eq!((siege.host.held(1), siege.host.flows()), (ByteCount::ZERO, 0), "{attack:?}");
         assert_eq!(siege.host.poll_timeout(), None, "{attack:?}");
     }
 }
 
-/// #48: a peer's memory stayed when its session ended.
+/// #48: a peer's memory was not freed when its session ended.
 #[test]
-fn a_forgotten_peer_holds_nothing() {
+fn forgetting_a_peer_frees_all_its_memory() {
     let mut siege = Siege::new(1);
     (0..3_000).for_each(|number| siege.step(Attack::All, number));
     let (handed, flows) = (siege.handed, siege.host.flows());
@@ -370,9 +372,10 @@ fn a_forgotten_peer_holds_nothing() {
     assert_eq!(siege.handed, before + 1);
 }
 
-/// #48: if all peers together exceed the limit, the agent makes the largest give up half.
+/// #48: if all peers together exceed the limit, the agent makes the largest peer give up half of
+/// its memory.
 #[test]
-fn a_peer_gives_up_what_exceeds_a_lower_limit() {
+fn peer_gives_up_memory_above_a_lowered_limit() {
     let mut siege = Siege::new(1);
     (0..10_000).for_each(|number| siege.step(Attack::All, number));
     let half = ByteCount::new(siege.host.held(1).as_u64() / 2);
@@ -384,14 +387,14 @@ fn a_peer_gives_up_what_exceeds_a_lower_limit() {
     siege.host.limit_memory(siege.now, 1, ByteCount::ZERO);
     siege.check();
     assert!(siege.handed > handed, "held packets are handed over");
-    // Echoes waiting to leave stay: they are few.
+    // The few echoes that wait to leave stay.
     assert!(siege.host.held(1) < ByteCount::kib(4) && siege.host.flows() == 0, "{}", siege.host.held(1));
 }
 
 /// #48: the budget sheds the flow with the longest silence; packets of other flows still wait for
 /// their gaps.
 #[test]
-fn the_oldest_flow_gives_up_its_packets_first() {
+fn oldest_flow_gives_up_its_packets_first() {
     let config = Config { memory: Some(MEMORY_MIN), hold_max: Duration::from_ms(50), ..Config::of_agent() };
     let mut host = Host::<Bytes>::new(config).expect("it can be");
     let mut say = |us: u64, flow: u32, number: u32| {
@@ -416,12 +419,13 @@ fn the_oldest_flow_gives_up_its_packets_first() {
 }
 
 proptest! {
-    /// With an ample budget, an honest peer's packets are delivered as without one.
+    /// With an ample budget, an honest peer's packets are delivered as without a budget.
     #[test]
-    fn an_ample_budget_changes_nothing(seed: u64, loss_ppm in 0u32..200_000, window in 1u32..60) {
+    fn ample_budget_does_not_change_delivery(seed: u64, loss_ppm in 0u32..200_000, window in 1u32..60) {
         let run = |memory: Option<ByteCount>| {
             let mut world = World::new(seed, 0, &Config { memory, ..Config::of_agent() });
-            // A round trip is known before packets are lost, so repeats are not later than holds.
+            // The hosts measure a round trip before packets are lost, so repeats are not later than
+            // holds.
             world.send(0, 9, packet(9, 0), None);
             world.pass(Some(world.now + Duration::from_ms(10)));
             world.loss_ppm = loss_ppm;
@@ -434,7 +438,8 @@ proptest! {
                 }
             }
             world.pass(Some(world.now + Duration::from_secs(1)));
-            // Parities of incomplete units count as surplus only where they expire.
+            // Parities of incomplete units count as surplus only when they expire, so surplus is
+            // not compared.
             (world.handed, world.hosts.map(|host| HostCounts { surplus: 0, ..*host.counts() }))
         };
         prop_assert!(run(None) == run(Some(PEER_MEMORY_MAX)), "a budget has changed what is handed over");

@@ -1,4 +1,4 @@
-//! The reconciler against a kernel that other programs change.
+//! Tests of the reconciler against a model kernel that other programs change.
 
 use super::*;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ fn at(secs: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(secs)
 }
 
-/// A reconciler with one active peer, and a model kernel to which repairs apply.
+/// A reconciler with one active peer, and a model kernel to which its repairs are applied.
 struct World {
     reconciler: Reconciler,
     kernel: KernelState,
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Observes once a second later, with a new beat, and applies the repairs.
+    /// Observes the kernel a second later, with a new heartbeat, and applies the repairs.
     fn pass(&mut self) -> Vec<Repair> {
         self.kernel.beats += 1;
         self.pass_without_beat()
@@ -69,7 +69,7 @@ impl World {
 
 /// #48: each change by another program is repaired by the next observation.
 #[test]
-fn each_fault_is_repaired_at_once() {
+fn each_fault_is_repaired_at_the_next_observation() {
     type Change = fn(&mut KernelState);
     let changes: [(Fault, Change); 5] = [
         (Fault::DeviceDeleted, |kernel| {
@@ -100,9 +100,10 @@ fn each_fault_is_repaired_at_once() {
     }
 }
 
-/// #48: a persistent program wins after [`REPAIRS_MAX`] repairs; repairs resume after the hold.
+/// #48: repairs stop after [`REPAIRS_MAX`] repairs against a persistent program, and resume after
+/// the hold.
 #[test]
-fn a_fault_that_returns_is_given_up() {
+fn repairs_of_a_recurring_fault_pause() {
     let mut world = World::new();
     for _ in 0..REPAIRS_MAX {
         world.kernel.rules.clear();
@@ -133,9 +134,9 @@ fn a_fault_that_returns_is_given_up() {
     assert_eq!(world.events.last(), Some(&Event::Recovered));
 }
 
-/// #48: the same number of repairs over a longer time is no reason to give up.
+/// #48: the same number of repairs over a longer time does not stop the repairs.
 #[test]
-fn rare_faults_are_repaired_for_ever() {
+fn rare_faults_are_always_repaired() {
     let mut world = World::new();
     for _ in 0..REPAIRS_MAX * 4 {
         world.kernel.routes.clear();
@@ -147,9 +148,9 @@ fn rare_faults_are_repaired_for_ever() {
     assert_eq!(world.reconciler.fault(), None);
 }
 
-/// #48: a rule before ours cannot be repaired.
+/// #48: no repair exists for another program's rule before the agent's rules.
 #[test]
-fn a_bypass_is_given_up_at_once() {
+fn bypass_is_given_up_at_once() {
     let mut world = World::new();
     world.kernel.bypassed = vec![PEER];
     assert_eq!(world.pass(), []);
@@ -166,9 +167,9 @@ fn a_bypass_is_given_up_at_once() {
     assert_eq!(world.events.last(), Some(&Event::GaveUp(Fault::Bypassed, HOLD_MIN * 2)));
 }
 
-/// #48: a refused repair takes TCP off the agent until a repair succeeds.
+/// #48: after a refused repair TCP takes the ordinary route until a repair succeeds.
 #[test]
-fn a_refused_repair_is_a_fault_until_one_succeeds() {
+fn refused_repair_is_a_fault_until_a_repair_succeeds() {
     let mut world = World::new();
     world.kernel.routes.clear();
     world.kernel.beats = 1;
@@ -182,9 +183,9 @@ fn a_refused_repair_is_a_fault_until_one_succeeds() {
     assert_eq!(world.reconciler.fault(), None);
 }
 
-/// #48: routes of a stalled forwarding thread are restored only once it beats.
+/// #48: routes of a stalled forwarding thread are restored only after its next heartbeat.
 #[test]
-fn a_standstill_ends_repairs_until_the_next_beat() {
+fn stalled_forwarding_stops_repairs_until_the_next_heartbeat() {
     let mut world = World::new();
     world.pass();
     for _ in 1..STALLS_MAX {
@@ -225,9 +226,9 @@ fn stale_rules_of_other_tables_are_deleted() {
     assert_eq!(repairs.len(), deleted.len() + 4);
 }
 
-/// #52: peers come and go while the agent runs.
+/// #52: peers are added and removed while the agent runs.
 #[test]
-fn rules_follow_peers_that_come_and_go() {
+fn rules_follow_added_and_removed_peers() {
     let mut world = World::new();
     let place =
         |last: u8| PeerEndpoint { address: Ipv4Addr::new(10, 0, 0, last).into(), local: LOCAL, port: 7_200 };

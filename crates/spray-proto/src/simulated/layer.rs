@@ -25,12 +25,13 @@ pub(super) struct SprayLayer {
     scheme: Scheme,
     short_first: bool,
     header_bytes: u32,
-    /// Size from which hosts must look at a flow; `None` if hosts count bytes themselves.
+    /// Size from which a flow's packets bypass the hosts' state machines; `None` if hosts count
+    /// bytes themselves.
     long: Option<ByteCount>,
     hosts: Vec<Host<DatagramContent>>,
-    /// Last packet from one host to another, as a template for packets without one.
+    /// Last packet from one host to another, as a template for datagrams that carry no packet.
     came: LastPackets,
-    /// Time of each host's valid timer.
+    /// Due time of each host's valid timer.
     armed_at: Vec<Option<Instant>>,
     /// Path choosers by source and destination, where hosts choose paths.
     choosers: BTreeMap<(u16, u16), Chooser>,
@@ -51,7 +52,7 @@ enum DatagramContent {
     Parity(Arc<[LayeredPacket<Msg>]>),
 }
 
-/// Head of a datagram, as a label of packets: a source's content is the packet itself.
+/// Header of a datagram, as a label of packets. A source's content is the packet itself.
 type Head = Datagram<Option<Arc<[LayeredPacket<Msg>]>>>;
 
 impl Packet for DatagramContent {
@@ -114,7 +115,8 @@ impl SprayLayer {
         loop {
             while let Some(leaving) = host.poll_leaving() {
                 let is_first = self.short_first && leaving.is_short;
-                // Chosen first, because the host and its paths count the same datagrams.
+                // The path is chosen first, because the host and its chooser number the same
+                // datagrams.
                 let way = (self.scheme == Scheme::Agent).then(|| {
                     let (ways, rate, seed, now) = (self.ways, self.rate, self.seed, cx.now());
                     let to = leaving.to as u16;
@@ -129,8 +131,8 @@ impl SprayLayer {
                 });
                 let made = packet(self.scheme, self.header_bytes, &self.came, (number, leaving));
                 let Some(mut packet) = made else { continue };
-                // Switches see the path's port instead of the packet's flow. The flow is restored
-                // on arrival.
+                // Switches read the path's number in place of the packet's flow. The flow is
+                // restored on arrival.
                 packet.meta.flow = way.map_or(packet.meta.flow, u32::from);
                 if is_first {
                     packet.meta.priority = 0;

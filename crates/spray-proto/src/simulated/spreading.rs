@@ -33,12 +33,12 @@ struct SpreadCounts {
 #[derive(Debug)]
 struct FlowDirection {
     flight: Flight,
-    /// Position after the last byte sent.
+    /// Number of the flow's bytes sent so far: the position after the last byte.
     sent: u64,
     last_value: Option<u16>,
-    /// Received segments to echo: number, time, mark.
+    /// Received segments to echo: number, arrival time, and whether the segment was marked.
     echoes: Vec<(u32, Instant, bool)>,
-    /// Value on the last of these segments.
+    /// Path value of the last received segment.
     came_by: u16,
 }
 

@@ -1,5 +1,5 @@
-//! Scenarios with `spray`'s layer: its gains, completeness of transfers under every scheme, and
-//! refused settings. Read [`run`] first.
+//! Scenarios with `spray`'s layer: faster short flows, completeness of transfers under every
+//! scheme, and refused settings. Read [`run`] first.
 
 use super::SimulatedSystem;
 use anabranch_sim::scenario::read;
@@ -19,7 +19,7 @@ queue_packets = 256
 queue = "400 kB"
 "#;
 
-/// Runs short flows beside long ones, and returns the short flows' outcome.
+/// Runs short flows beside long flows, and returns the outcome of the run.
 fn run(spread: &str, spray: &str) -> Outcome {
     let network = NETWORK.replace("queue_packets", &format!("spread = \"{spread}\"\nqueue_packets"));
     let work = r#"
@@ -60,7 +60,7 @@ fn short_flows_beat_hashing_and_uncoded_spraying() {
 }
 
 #[test]
-fn every_scheme_moves_all_bytes() {
+fn every_scheme_delivers_all_bytes() {
     for (spread, scheme) in [
         ("caps", "caps"),
         ("freeway", "classes"),
@@ -81,7 +81,7 @@ fn every_scheme_moves_all_bytes() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_place() {
+fn invalid_settings_are_refused_with_their_place() {
     for (settings, place, message) in [
         ("unit = 0", "workload[0].unit", "unit of 0 packets: must be 1 to 64"),
         ("parities = 65", "workload[0].parities", "65 parities: must be 0 to 64"),

@@ -1,5 +1,5 @@
-//! A bitmap of paths: all paths in turn; each is skipped once for a marked packet, and several
-//! times for a lost one.
+//! A bitmap of paths: the paths are used in turn. A path is skipped once for a marked packet, and
+//! several times for a lost packet.
 //!
 //! Source: the public simulator of the Ultra Ethernet Consortium (htsim, `uec_mp`), whose bitmap
 //! has penalties up to 15: one for a mark, the maximum for a lost packet.
@@ -16,7 +16,8 @@ const PENALTY_MAX: u8 = 15;
 pub(super) struct Bitmap {
     penalties: Vec<u8>,
     next: usize,
-    /// Flow-specific mask: flows start with different paths, and use them in different orders.
+    /// Flow-specific mask, with which each flow starts at a different path and uses the paths in a
+    /// different order.
     mask: usize,
 }
 

@@ -1,10 +1,10 @@
-//! Path choice from one host to another on hosts: short flows' packets take the fastest path, a
-//! long flow keeps to one.
+//! Path choice by the sending host: packets of short flows take the fastest path, and a long flow
+//! keeps to one path.
 //!
 //! Source: CAPS, Algorithm 1, applied to a host: a long flow keeps to one path while short flows
-//! are active, and uses several paths otherwise. Differs: the paper's switches know a path by its
-//! port only; here a congested or dead path is avoided within two round trips ([`Least`]), and a
-//! long flow changes its path when nothing arrives over it. Leaves out: classification of packets
+//! are active, and uses several paths otherwise. Differs: the paper's switches identify a path by
+//! its port only. Here a congested or dead path is avoided within two round trips ([`Least`]), and
+//! a long flow changes its path when nothing arrives over it. Leaves out: classification of packets
 //! (`host`). Read [`Chooser`] first.
 
 use super::least::Least;
@@ -16,19 +16,19 @@ use std::collections::BTreeMap;
 
 /// Maximum number of paths to one host.
 pub const WAYS_MAX: u16 = 128;
-/// Time after their last packet for which short flows count as active, besides four round trips:
-/// the paper's sampling period.
+/// Minimum time after their last packet for which short flows count as active, the paper's sampling
+/// period. The time is four round trips if they are longer.
 const SHORT_ON: Duration = Duration::from_us(500);
-/// Variation of round trips that programs cause: they wait for a processor, and echoes wait to be
-/// sent.
+/// Variation of round trips that the hosts cause: programs wait for a processor, and echoes wait to
+/// be sent.
 const JITTER: Duration = Duration::from_ms(1);
-/// Packet length from which the time on a link is computed.
+/// Packet length from which a packet's transmission time on a link is computed.
 const PACKET: ByteCount = ByteCount::new(1_500);
-/// Maximum number of long flows with an assigned path, and lifetime of an assignment after the last
-/// packet. Further long flows are spread like short ones.
+/// Maximum number of long flows with an assigned path, and lifetime of an assignment after the
+/// flow's last packet. Further long flows are spread like short flows.
 const PINS_MAX: usize = 4_096;
 const PIN_SILENCE: Duration = Duration::from_secs(2);
-/// Number of paths that a long flow compares.
+/// Number of random paths that a long flow compares to choose its path.
 const PIN_DRAWN: usize = 8;
 
 /// Class of an outgoing datagram.
@@ -42,13 +42,14 @@ pub enum DatagramClass {
     Other,
     /// A probe of the path that [`Chooser::poll_probe`] has named.
     Probe,
-    /// An answer to a host that hears nothing. It takes any path, because the seemingly good ones
-    /// may be dead.
+    /// An answer to a host that receives nothing. It takes any path, because the seemingly good
+    /// paths may be dead.
     Answer,
 }
 
 impl DatagramClass {
-    /// Class of a datagram. `is_data`: it carries data or a parity; `is_short`: its flow is short.
+    /// Returns the class of a datagram. `is_data` is true if it carries data or a parity,
+    /// `is_short` if its flow is short.
     pub(crate) const fn of<P>(datagram: &Datagram<P>, is_data: bool, is_short: bool) -> Self {
         match &datagram.body {
             Body::Probe => Self::Probe,
@@ -82,7 +83,7 @@ pub struct PathReport {
     pub came: u64,
     /// Number of acknowledged packets with a mark.
     pub marked: u64,
-    /// Number of packets that were overdue.
+    /// Number of packets whose acknowledgement was overdue.
     pub late: u64,
     /// Smoothed round trip, once known.
     pub rtt: Option<Duration>,
@@ -109,14 +110,14 @@ pub struct Chooser {
     /// Path of the next probe.
     probing: Option<u16>,
     swept_at: Instant,
-    /// Number of long flows' path changes because nothing arrived.
+    /// Number of path changes of long flows because nothing arrived.
     moved: u64,
 }
 
 impl Chooser {
-    /// Creates paths from 0 to `ways - 1` with this rate of the narrowest link.
+    /// Creates the chooser of paths 0 to `ways - 1`. `rate` is the rate of the narrowest link.
     ///
-    /// Panics: for 0, or more than [`WAYS_MAX`].
+    /// Panics: if `ways` is 0 or above [`WAYS_MAX`].
     pub fn new(random: RandomStream, ways: u16, rate: BitRate) -> Self {
         assert!((1..=WAYS_MAX).contains(&ways), "{ways} ways: must be 1 to {WAYS_MAX}");
         let least = Least::with_ways(random, ways.into(), rate.transmit_time(PACKET), JITTER);
@@ -154,9 +155,9 @@ impl Chooser {
         self.flight.judge(now);
     }
 
-    /// Returns `Some` if a path must be probed: the next packet must leave as
-    /// [`DatagramClass::Probe`], and this must be called again. The value is true if nothing is
-    /// heard at all, so that the other host must answer over any path.
+    /// Returns `Some` if a path must be probed. The next packet must then leave as
+    /// [`DatagramClass::Probe`], and the caller must call this again. The value is true if this
+    /// host receives nothing at all, so that the other host must answer over any path.
     pub fn poll_probe(&mut self, now: Instant) -> Option<bool> {
         self.probing = self.flight.spreader_mut().probe(now);
         self.probing.map(|_| self.flight.spreader().is_dark())
@@ -188,7 +189,7 @@ impl Chooser {
         self.flight.handle_echo(now, number, ago, is_marked);
     }
 
-    /// Path of a long flow; `None` if there are too many long flows.
+    /// Returns the path of a long flow; `None` if there are too many long flows.
     fn pinned(&mut self, now: Instant, flow: u32) -> Option<u16> {
         self.sweep(now);
         let before = self.pins.get(&flow).map(|pin| pin.way);
@@ -223,11 +224,11 @@ impl Chooser {
         });
     }
 
-    /// Smoothed round trip over all paths, and fastest round trip, once known.
+    /// Smoothed and fastest round trip over all paths, once known.
     pub fn round_trips(&self) -> (Option<Duration>, Option<Duration>) {
         (self.flight.smoothed(), self.flight.spreader().base())
     }
-    /// Number of long flows' path changes because nothing arrived.
+    /// Number of path changes of long flows because nothing arrived.
     pub const fn moved(&self) -> u64 {
         self.moved
     }
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn long_flows_keep_out_of_each_others_way() {
+    fn long_flows_take_different_paths() {
         let mut chooser = chooser(16);
         chooser.choose(at(0), DatagramClass::Short);
         let ways: BTreeSet<u16> =
@@ -302,9 +303,9 @@ mod tests {
         assert_eq!(chooser.report(at(2)).iter().map(|way| way.long_flows).sum::<u32>(), 1);
     }
 
-    /// Packets of one short and one long flow; at some time the long flow's path dies.
+    /// Sends packets of one short and one long flow. After 200 ms the long flow's path dies.
     #[test]
-    fn a_dead_way_is_left_within_two_round_trips() {
+    fn long_flow_leaves_dead_path_within_two_round_trips() {
         let mut chooser = chooser(8);
         let (mut dead, mut dead_at, mut last_at) = (None, 0, 0);
         let mut echoes: VecDeque<(u64, u32)> = VecDeque::new();
@@ -320,7 +321,7 @@ mod tests {
                 (dead, dead_at) = (Some(way), now);
             }
             if dead == Some(way) {
-                // A dead path is probed once in a while.
+                // A dead path is probed occasionally.
                 last_at = if now < dead_at + 20_000 { now } else { last_at };
             } else {
                 echoes.push_back((now + 500, number));
@@ -332,10 +333,10 @@ mod tests {
         let late: u64 = report.iter().map(|way| way.late).sum();
         assert!((1..100).contains(&late), "{late}");
     }
-    /// All paths in use die at once, and then packets leave rarely: dead paths get no more of them
-    /// than other paths.
+    /// All paths in use die at once, and then packets leave rarely. The dead paths get about as
+    /// many of these packets as the other paths, and not more.
     #[test]
-    fn after_a_pause_dead_paths_are_known() {
+    fn dead_paths_are_not_preferred_after_a_pause() {
         let mut chooser = chooser(8);
         let mut round = |now: u64, alive: std::ops::Range<u16>| {
             let (number, way) = chooser.handle_leaving(at(now), DatagramClass::Short);

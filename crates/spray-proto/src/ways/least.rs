@@ -6,13 +6,14 @@
 //! it.
 //!
 //! A path is *shunned* while its excess exceeds the fastest round trip (a mark counts as one such
-//! excess), and after a loss until a packet arrives again. Probes find out when that is, so that no
-//! data is spent on it: a tenth of a second after the last packet, with doubling intervals while
-//! nothing arrives. A path that loses one packet in several dozens is shunned for as long as it
-//! does, unless most paths lose as many.
+//! excess), and after a loss until a packet arrives again. Probes find out when the path has
+//! recovered, so that no data is spent on it. The first probe leaves a tenth of a second after the
+//! last packet. The interval doubles while nothing arrives. A path that loses one packet in several
+//! dozens is also shunned, unless most paths lose as many.
 //!
-//! If a packet is late and nothing sent later has arrived, every path may be dead: all paths are
-//! *doubted* until a packet arrives over them, and some are probed at once. Read [`Least`] first.
+//! If a packet is late and no later packet has arrived either, every path may be dead. Then each
+//! path is *doubted* until a packet arrives over it, and some paths are probed at once. Read
+//! [`Least`] first.
 
 use super::{PacketFate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
@@ -23,30 +24,29 @@ const WAYS: usize = 128;
 const PACKET_TIME: Duration = Duration::from_us(12);
 /// Number of random paths compared for each packet.
 const DRAWN: usize = 3;
-/// Time constant within which an excess falls to 1/e.
+/// Time constant of the excess's exponential decay.
 const MEMORY: Duration = Duration::from_ms(100);
-/// Age at which an observation no longer keeps a path from being used.
+/// Age from which an observation no longer keeps a path from being used.
 const FORGOTTEN: Duration = Duration::from_secs(10);
-/// Window of the fastest round trip.
+/// Length of the window over which the fastest round trip is taken.
 const BASE_WINDOW: Duration = Duration::from_secs(10);
 /// Excesses below this, or below an eighth of the fastest round trip, count as equal.
 const EVEN: Duration = Duration::from_us(20);
-/// Interval between two probes of a shunned path, and maximum number of doublings while nothing
-/// arrives.
+/// Interval between two probes of a shunned path. The interval doubles at most `DOUBLINGS_MAX`
+/// times while nothing arrives.
 const PROBE: Duration = Duration::from_ms(100);
 const DOUBLINGS_MAX: u32 = 6;
-/// Silence after which a path is probed when another one dies, since it may have died or recovered,
-/// and minimum interval between two such probes.
+/// Silence after which a path is also probed when another path dies, and minimum interval between
+/// two such probes. A silent path may have died or recovered.
 const STALE: Duration = Duration::from_ms(50);
 const ASKED: Duration = Duration::from_secs(1);
-/// Minimum interval between two rounds of probes, normally and while nothing is heard over any
-/// path.
+/// Minimum interval between two rounds of probes, normally and while nothing arrives over any path.
 const ASK: Duration = Duration::from_ms(100);
 const ASK_DARK: Duration = Duration::from_ms(20);
 /// Number of random paths in a round of probes: some of them are likely alive.
 const ASKED_MAX: usize = 12;
-/// Loss rate above which a path counts as lossy. A loss adds a sixteenth to the estimate, an
-/// arrival takes away a 64th: a single loss fades after some 90 packets.
+/// Loss rate above which a path counts as lossy. A loss adds a sixteenth to the estimate, and an
+/// arrival takes a 64th of the estimate away, so a single loss fades after some 90 packets.
 const LOSSY_PPM: u32 = 1_000_000 / 64;
 const LOST_STEP: u32 = 1_000_000 / 16;
 
@@ -57,7 +57,7 @@ pub(super) struct PathState {
     last: Duration,
     is_marked: bool,
     heard_at: Instant,
-    /// Number of packets that left over the path and are undecided.
+    /// Number of packets sent over the path whose fate is undecided.
     unheard: u32,
     /// Time of the first unanswered packet since the last arrival.
     waiting_since: Option<Instant>,
@@ -66,12 +66,11 @@ pub(super) struct PathState {
     /// Estimated loss rate in parts per million: a moving average with more weight on losses.
     lost_ppm: u32,
     probe_at: Instant,
-    /// True if the path must be probed even if it is not shunned; and the time of the last such
+    /// True if the path must be probed even if it is not shunned, and the time of the last such
     /// probe.
     is_asked: bool,
     asked_at: Option<Instant>,
-    /// True from the time when nothing was heard over any path, until a packet arrives over this
-    /// one.
+    /// True if nothing arrived over any path, and no packet has arrived over this path since then.
     is_doubted: bool,
     /// Smoothed round trip.
     pub(super) rtt: Option<Duration>,
@@ -80,8 +79,7 @@ pub(super) struct PathState {
     pub(super) came: u64,
 }
 
-/// Reason for shunning a path, best first. A dead path is used only if there is no other, lossy
-/// ones included.
+/// Reason for shunning a path, the mildest first. A dead path is used only if all paths are dead.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PathDefect {
     None,
@@ -91,11 +89,12 @@ enum PathDefect {
     Dead,
 }
 
-/// All paths of one flow, or to one host.
+/// Paths of one flow, or paths to one host.
 #[derive(Debug)]
 pub(super) struct Least {
     ways: Vec<PathState>,
-    /// Time of a packet on the narrowest link, which each packet in flight adds to the excess.
+    /// Transmission time of a packet on the narrowest link. Each packet in flight adds this time to
+    /// the excess.
     packet_time: Duration,
     jitter: Duration,
     random: RandomStream,
@@ -104,16 +103,16 @@ pub(super) struct Least {
     base_since: Instant,
     /// Number of lossy paths.
     lossy: usize,
-    /// True if [`Least::probe`] is called; otherwise a doubted path would stay doubted.
+    /// True if the owner calls [`Least::probe`]; otherwise a doubted path would stay doubted.
     has_probes: bool,
-    /// True while nothing is heard over any path.
+    /// True while nothing arrives over any path.
     is_dark: bool,
     /// Time of the last round of probes.
     asked_at: Option<Instant>,
 }
 
 impl Least {
-    /// Creates paths without probes, for a single flow.
+    /// Creates the default number of paths without probes, for a single flow.
     pub(super) fn new(random: RandomStream) -> Self {
         Self { has_probes: false, ..Self::with_ways(random, WAYS, PACKET_TIME, Duration::ZERO) }
     }
@@ -163,7 +162,7 @@ impl Least {
         self.lossy * 4 <= self.ways.len() * 3 && self.ways[usize::from(value)].lost_ppm > LOSSY_PPM
     }
 
-    /// Returns true if the path is used only for lack of a better one.
+    /// Returns true if the path has a defect, so that it is used only for lack of a better one.
     pub(super) fn is_shunned(&self, now: Instant, value: u16) -> bool {
         self.badness(now, value) != PathDefect::None
     }
@@ -206,14 +205,15 @@ impl Least {
         self.lossy += usize::from(way.lost_ppm > LOSSY_PPM);
     }
 
-    /// Returns true if the path's last round trip exceeds the fastest by more than the threshold.
+    /// Returns true if the path's recent excess, a mark included, exceeds the fastest round trip
+    /// and the jitter.
     pub(super) fn is_crowded(&self, now: Instant, value: u16) -> bool {
         let (Some(way), Some(base)) = (self.way(value), self.base()) else { return false };
         let is_known = way.rtt.is_some() && now.saturating_since(way.heard_at) < FORGOTTEN;
         is_known && Duration::from_ps(way.excess_ps(base)) > base.max(self.jitter)
     }
 
-    /// Current excess of a path; 0 below the threshold.
+    /// Returns the current excess of a path; 0 if the excess counts as equal (see `EVEN`).
     fn excess(&self, now: Instant, value: u16) -> Duration {
         let (Some(way), Some(base)) = (self.way(value), self.base()) else { return Duration::ZERO };
         let (excess, even) = (way.excess_ps(base), (base.as_ps() / 8).max(EVEN.as_ps()));
@@ -225,8 +225,8 @@ impl Least {
         if left < even { Duration::ZERO } else { Duration::from_ps(left) }
     }
 
-    /// Requests probes of some paths that satisfy `is_due`, unless a round took place within
-    /// `pause`.
+    /// Requests probes of some random paths that satisfy `is_due`, unless a round of probes took
+    /// place within `pause`.
     fn ask(&mut self, now: Instant, pause: Duration, is_due: impl Fn(&PathState) -> bool) {
         if self.asked_at.is_some_and(|at| now.saturating_since(at) < pause) {
             return;
@@ -239,7 +239,7 @@ impl Least {
         }
     }
 
-    /// Returns true if nothing was heard over any path since packets were late.
+    /// Returns true if packets were late and nothing has arrived over any path since then.
     pub(super) const fn is_dark(&self) -> bool {
         self.is_dark
     }
@@ -249,8 +249,8 @@ impl Least {
         self.random.below(self.ways.len() as u64) as u16
     }
 
-    /// Returns a path to probe now: a shunned one, or one with stale state after the loss on
-    /// another.
+    /// Returns a path to probe now: a shunned path, or a path with stale state after a loss on
+    /// another path.
     pub(super) fn probe(&mut self, now: Instant) -> Option<u16> {
         let is_due = |value: &u16| {
             let way = &self.ways[usize::from(*value)];
@@ -263,8 +263,8 @@ impl Least {
         Some(value)
     }
 
-    /// Returns a candidate path: a random one that is not shunned, or else a crowded one. If eight
-    /// draws find none, the next of the least bad paths.
+    /// Returns a candidate path: a random path that is not shunned, or else a crowded one. If eight
+    /// draws find neither, returns the least bad path.
     fn draw(&mut self, now: Instant) -> u16 {
         let count = self.ways.len() as u16;
         let (mut value, mut crowded) = (0, None);
@@ -279,20 +279,20 @@ impl Least {
         if let Some(crowded) = crowded {
             return crowded;
         }
-        // Searches from the last draw on, once around.
+        // Searches all paths once, from the last draw on.
         let others = (value..count).chain(0..value);
         others.min_by_key(|value| self.badness(now, *value)).unwrap_or(value)
     }
 
-    /// Returns the best of `drawn` random candidates; `busy` breaks ties between equally good
-    /// states before the delay.
+    /// Returns the best of `drawn` random candidates. Among candidates with the same defect, `busy`
+    /// decides before the delay.
     pub(super) fn quickest(&mut self, now: Instant, drawn: usize, busy: impl Fn(u16) -> u32) -> u16 {
         let mut best: Option<((PathDefect, u32, Duration), u16)> = None;
         for _ in 0..drawn {
             let value = self.draw(now);
             let under_way = self.packet_time * u64::from(self.ways[usize::from(value)].unheard);
             let this = (self.badness(now, value), busy(value), self.excess(now, value) + under_way);
-            // Of two equal paths the first one drawn.
+            // Among equal paths the first one drawn is kept.
             if best.is_none_or(|(best, _)| this < best) {
                 best = Some((this, value));
             }
@@ -331,7 +331,7 @@ impl Spreader for Least {
         (way.last, way.is_marked, way.heard_at) = (rtt, false, now);
         way.probe_at = now + PROBE;
         (way.is_doubted, self.is_dark) = (false, false);
-        // Of the packets sent since, one should be acknowledged within a round trip.
+        // One of the packets sent since then should be acknowledged within a round trip.
         way.waiting_since = (way.unheard > 1).then_some(now);
         let smoothed = |before: Duration| before.as_ps() - before.as_ps() / 8 + rtt.as_ps() / 8;
         way.rtt = Some(way.rtt.map_or(rtt, |before| Duration::from_ps(smoothed(before))));
@@ -351,7 +351,7 @@ impl Spreader for Least {
                 way.missing = way.missing.saturating_add(1);
                 self.set_lost(value, (lost - lost / 16) + LOST_STEP);
                 if is_first && !self.is_dark {
-                    // Other paths may be dead, too, or alive again.
+                    // Other paths may be dead, too, or may have recovered.
                     let is_old =
                         |at: Option<Instant>, age| at.is_none_or(|at| now.saturating_since(at) > age);
                     self.ask(now, ASK, |way| {
@@ -381,11 +381,11 @@ impl Spreader for Least {
         self.ask(now, ASK_DARK, |_| true);
     }
 
-    /// The path is crowded rather than dead.
+    /// Handles a late arrival: the path is crowded rather than dead.
     fn handle_belated(&mut self, now: Instant, value: u16, rtt: Duration) {
         self.handle_round_trip(now, value, rtt);
         let Some(way) = self.ways.get_mut(usize::from(value)) else { return };
-        // The late packet was already deducted, so only other packets are awaited.
+        // The late packet is already deducted from `unheard`, so only other packets are awaited.
         way.waiting_since = (way.unheard > 0).then_some(now);
         way.missing = 0;
         let lost = way.lost_ppm;
@@ -410,10 +410,10 @@ mod tests {
         counts
     }
 
-    /// Three paths of ten are crowded: none is used while other paths exist, and each is probed ten
-    /// times a second.
+    /// Three of ten paths are crowded. None of them is used while other paths exist, and each is
+    /// probed ten times a second.
     #[test]
-    fn equal_paths_are_used_equally_and_crowded_ones_probed() {
+    fn equal_paths_are_used_equally_and_crowded_paths_probed() {
         let mut least = least(10);
         for value in 0..10 {
             let rtt = if value < 3 { 3_000 } else { 200 + u64::from(value) };
@@ -427,7 +427,7 @@ mod tests {
         for ms in 0..1_000 {
             while let Some(value) = least.probe(at(ms * 1_000)) {
                 probes[usize::from(value)] += 1;
-                // One of them is no longer crowded.
+                // Path 1 has recovered.
                 let rtt = if value == 1 { 210 } else { 3_000 };
                 least.handle_round_trip(at(ms * 1_000), value, Duration::from_us(rtt));
                 least.handle_fate(at(ms * 1_000), value, PacketFate::Came);
@@ -435,7 +435,7 @@ mod tests {
         }
         assert_eq!(probes, [9, 1, 9, 0, 0, 0, 0, 0, 0, 0]);
         assert!(counts(&mut least, at(1_000_000), 1_000)[1] > 50);
-        // Old observations do not count.
+        // Old observations do not count: path 0 is used again.
         assert!(counts(&mut least, at(12_000_000), 1_000)[0] > 50);
     }
 
@@ -466,8 +466,8 @@ mod tests {
         assert!(counts(&mut least, at(20_000_000), 100)[2] > 5, "not any more");
     }
 
-    /// Half of the paths lose one packet in twenty: after some hundred packets they carry hardly
-    /// any, and probes do not bring them back.
+    /// A share of the paths loses one packet in twenty. After some hundred packets these paths
+    /// carry hardly any packets, and probes do not bring them back.
     #[test]
     fn lossy_paths_are_shunned_unless_most_are_lossy() {
         for (lossy, most) in [(32, 30), (60, 10_000)] {
@@ -494,14 +494,14 @@ mod tests {
     }
 
     #[test]
-    fn dead_path_is_used_when_all_are_dead() {
+    fn dead_path_is_used_when_all_paths_are_dead() {
         let mut least = least(3);
         (0..3).for_each(|value| least.handle_fate(at(0), value, PacketFate::Late));
         assert_eq!(counts(&mut least, at(1), 100).iter().sum::<usize>(), 100);
     }
-    /// With dead paths and lossy ones, no packet takes a dead path.
+    /// With dead paths and lossy paths, no packet takes a dead path.
     #[test]
-    fn lossy_path_is_preferred_to_a_dead_one() {
+    fn lossy_path_is_preferred_to_a_dead_path() {
         let mut least = least(64);
         for value in 0..64 {
             least.handle_round_trip(at(0), value, Duration::from_us(100));
@@ -511,7 +511,7 @@ mod tests {
                 least.handle_fate(at(0), value, PacketFate::Came);
             }
         }
-        // If all paths are lossy, loss does not matter; then some paths recover.
+        // If all paths are lossy, loss does not matter. Then some of the paths recover.
         for value in (20..60).filter(|value| *value != 7) {
             least.set_lost(value, 0);
         }

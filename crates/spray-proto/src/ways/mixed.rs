@@ -1,13 +1,15 @@
-//! Reused values if there are any, else the next path of the bitmap.
+//! Values of packets that arrived unmarked are reused; without one, the next path of the bitmap is
+//! used.
 //!
-//! Source: the public simulator of the Ultra Ethernet Consortium (htsim, `uec_mp`), its mixed mode.
+//! Source: the mixed mode of the public simulator of the Ultra Ethernet Consortium (htsim,
+//! `uec_mp`).
 
 use super::bitmap::Bitmap;
 use super::reps::Reps;
 use super::{PacketFate, Spreader};
 use anabranch_units::{Instant, RandomStream};
 
-/// Both spreaders.
+/// The two spreaders that are combined.
 #[derive(Debug)]
 pub(super) struct Mixed {
     bitmap: Bitmap,

@@ -2,19 +2,19 @@
 //! or after a timeout.
 //!
 //! Source: Qureshi and others, *PLB: congestion signals are simple and effective for network load
-//! balancing* (2022), as in Linux since 6.2 (`tcp_plb.c`), with its defaults: a round is congested
-//! with half of its packets marked; a change takes 12 such rounds, or 3 with nothing in flight.
-//! Differs: rounds are rounds of packets sent here, where Linux uses TCP's; and a path is changed
-//! on every timeout (PRR), with marks ignored for 60 to 120 s after one.
+//! balancing* (2022), as in Linux since 6.2 (`tcp_plb.c`), with its defaults. A round is congested
+//! with half of its packets marked. A change takes 12 congested rounds, or 3 with nothing in
+//! flight. Differs: a round is counted from the packets sent here, where Linux uses TCP's rounds.
+//! The path also changes on every timeout (PRR), after which marks are ignored for 60 to 120 s.
 
 use super::prr::Prr;
 use super::{PacketFate, Spreader};
 use anabranch_units::{Duration, Instant, RandomStream};
 
-/// `tcp_plb_rehash_rounds`, `tcp_plb_idle_rehash_rounds`.
+/// Defaults of `tcp_plb_rehash_rounds` and `tcp_plb_idle_rehash_rounds`.
 const ROUNDS: u32 = 12;
 const ROUNDS_IDLE: u32 = 3;
-/// `tcp_plb_suspend_rto_sec`.
+/// Default of `tcp_plb_suspend_rto_sec`.
 const SUSPENDED: Duration = Duration::from_secs(60);
 
 /// Current path of a flow, and its congestion state.

@@ -1,9 +1,9 @@
-//! REPS: values of packets that arrived unmarked are reused once each; new values are drawn if none
-//! is left.
+//! REPS: values of packets that arrived unmarked are reused once each. A new value is drawn if no
+//! such value is left.
 //!
 //! Source: Bonato and others, *REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing
-//! and Failure Mitigation* (2024), Algorithms 1 and 2: the last eight values, and no new ones for a
-//! while after a loss (*freezing*). Choices: freezing lasts for 100 us, or eight arrivals,
+//! and Failure Mitigation* (2024), Algorithms 1 and 2: the last eight values, and no new values for
+//! a while after a loss (*freezing*). Choices: freezing lasts for 100 us, or eight arrivals,
 //! whichever is later; the packets of the first window use new values.
 
 use super::{PacketFate, Spreader};

@@ -1,10 +1,10 @@
-//! Reuse of values whose packets are about as fast as the mean; each slower value is replaced by
-//! one of the fastest.
+//! Reuse of values whose packets are about as fast as the mean; a slower value is replaced by one
+//! of the fastest.
 //!
-//! REPS with round trips in place of marks: a mark tells that a queue is long, a round trip tells
-//! how much longer a path is than the others, even if all queues are short or unmarked. A dropped
-//! value is replaced by one that was clearly faster than the mean. New values are rare while good
-//! ones are known, because a new value may take a slow or dead path.
+//! REPS with round trips in place of marks. A mark tells that a queue is long. A round trip tells
+//! how much longer a path is than the other paths, even if all queues are short or unmarked. A
+//! dropped value is replaced by a value that was clearly faster than the mean. New values are rare
+//! while good values are known, because a new value may take a slow or dead path.
 //!
 //! Choices, tuned on the setting `permutation-nscc` of `experiments/spray`: "about as fast" is up
 //! to 1.3 times the mean of the last eight or so round trips; "clearly faster" is below 0.8 of the
@@ -119,7 +119,7 @@ mod tests {
         }
         values
     }
-    /// Number of bad values among the last thousand.
+    /// Counts the bad values among the last thousand.
     fn bad(values: &[u16], is_bad: impl Fn(u16) -> bool) -> usize {
         values[values.len() - 1_000..].iter().filter(|value| is_bad(**value)).count()
     }
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_paths_are_reused_and_none_is_probed() {
+    fn equal_paths_are_reused_and_new_paths_are_rare() {
         let values = run(2_000, |_| Some(100));
         let distinct = |part: &[u16]| part.iter().collect::<std::collections::BTreeSet<_>>().len();
         assert!(distinct(&values[1_000..]) <= 11, "{}", distinct(&values[1_000..]));
     }
 
     #[test]
-    fn what_leaves_again_takes_the_quickest_known() {
+    fn retransmission_takes_the_fastest_known_path() {
         let mut timed = Timed::new(Seed::new(1).stream("ways", 0));
         for (value, us) in [(7, 100), (8, 100), (9, 40), (10, 100)] {
             timed.handle_round_trip(Instant::ZERO, value, Duration::from_us(us));

@@ -1,4 +1,4 @@
-//! Tests of an agent's limits, and of the records in its state file. Nothing here needs root.
+//! Tests of an agent's limits, and of the records in its state file. These tests do not need root.
 
 use super::*;
 use anabranch_pace::{PacerOptions, pacing_limit};
@@ -34,10 +34,10 @@ fn state_file_keeps_pending_and_stuck_limits() {
     state.add(&[limited(1), limited(2)]).expect("ours");
     state.stuck.push(limited(3));
     state.keep_only(&[limited(2)]).expect("ours");
-    // A partial line, as from a process killed while writing.
+    // Writes a partial line, as a process does that is killed while it writes.
     state.file.write_all(b"{\"local\":\"10.0.0.1:4").expect("ours");
     assert!(StateFile::open(&path).is_err(), "one at a time");
-    // A copied descriptor, as in a process forked by another thread.
+    // Copies the descriptor, as a fork in another thread does.
     let copy = state._lock.0.try_clone().expect("a descriptor");
     drop(state);
 
@@ -54,7 +54,7 @@ fn state_file_keeps_pending_and_stuck_limits() {
     assert!(left.is_empty());
 }
 
-/// Limits set through sockets only.
+/// Creates an enforcer that sets limits through sockets only.
 fn worker(folder: &tempfile::TempDir) -> Enforcement<Kernel> {
     let options = PacerOptions { bpf: false, ..PacerOptions::default() };
     let (state, _) = StateFile::open(&folder.path().join("state.jsonl")).expect("ours");
@@ -78,7 +78,8 @@ fn limit(key: FlowKey, rate: Option<BitRate>) -> (FlowKey, Option<BitRate>, Sock
     (key, rate, Socket { cookie: found.cookie(), limit: None })
 }
 
-/// Sends a descriptor over a Unix socket. While it is in flight, no process has it open.
+/// Sends a descriptor over a Unix socket. While the descriptor is in flight, no process has it
+/// open.
 fn post(stream: TcpStream, by: &UnixStream) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -102,7 +103,7 @@ fn receive(by: &UnixStream) -> OwnedFd {
 }
 
 #[test]
-fn limit_that_failed_to_lift_is_lifted_later() {
+fn failed_lift_of_a_limit_is_retried() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut worker = worker(&folder);
     let (near, _far, flow) = connected();
@@ -122,7 +123,7 @@ fn limit_that_failed_to_lift_is_lifted_later() {
 }
 
 #[test]
-fn unwritable_state_file_still_lifts_noted_limits() {
+fn recorded_limits_are_lifted_with_an_unwritable_file() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut worker = worker(&folder);
     let ((near, _far, known), (other, _its_far, new)) = (connected(), connected());

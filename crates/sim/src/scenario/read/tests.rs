@@ -25,7 +25,7 @@ fn one(text: &str, sets: &[&str]) -> Result<Scenario, String> {
 }
 
 #[test]
-fn missing_settings_have_defaults_and_scenarios_read_back() {
+fn settings_have_defaults_and_scenarios_read_back() {
     let scenario = one(INCAST, &[]).expect("a good scenario");
     assert_eq!(scenario.network.rate, BitRate::gbps(1));
     assert_eq!(scenario.network.queue, ByteCount::kib(64));
@@ -65,7 +65,7 @@ fn sweep_gives_every_combination_except_overridden_settings() {
 }
 
 #[test]
-fn errors_are_one_line_with_place_and_allowed_values() {
+fn errors_are_one_line_with_location_and_allowed_values() {
     let replaced = |from: &str, to: &str| {
         assert!(INCAST.contains(from), "{from}");
         one(&INCAST.replace(from, to), &[]).expect_err("wrong")
@@ -112,7 +112,7 @@ fn errors_are_one_line_with_place_and_allowed_values() {
 }
 
 #[test]
-fn an_override_that_is_wrong_is_its_own_place() {
+fn error_in_an_override_names_the_override() {
     let said = |set: &str| one(INCAST, &[set]).expect_err("wrong");
     assert!(said("network.hots=3").starts_with("--set network.hots=3: network.hots: unknown field"));
     assert!(said("workload.block=foo").starts_with("--set workload.block=foo: workload[0].block:"));
@@ -123,7 +123,7 @@ fn an_override_that_is_wrong_is_its_own_place() {
 }
 
 #[test]
-fn workload_with_its_own_control_needs_that_controls_settings() {
+fn workload_control_requires_its_transport_settings() {
     let text = "duration = \"1 s\"\n[network]\ntopology = \"star\"\nhosts = 4\n[transport]\nrack = true\n\
                 [workload]\nkind = \"long\"\npairs = 1\ncontrol = \"bbr\"\n";
     assert!(one(text, &[]).is_ok());
@@ -132,7 +132,7 @@ fn workload_with_its_own_control_needs_that_controls_settings() {
 }
 
 #[test]
-fn a_workload_without_an_end_needs_a_duration() {
+fn endless_workload_requires_a_duration() {
     let text = "[network]\ntopology = \"star\"\nhosts = 4\n[workload]\nkind = \"long\"\npairs = 1\n";
     assert!(one(text, &[]).expect_err("endless").contains("duration: missing"));
     assert!(one(text, &["duration=1 s"]).is_ok());
@@ -140,7 +140,7 @@ fn a_workload_without_an_end_needs_a_duration() {
 }
 
 #[test]
-fn wrong_swept_value_is_named_with_its_line() {
+fn invalid_swept_value_is_reported_with_its_line() {
     let text = format!("{INCAST}[sweep]\n\"workload.servers\" = [1, 0]\n");
     let said = one(&text, &[]).expect_err("wrong");
     assert!(said.starts_with("x.toml:12: sweep.workload.servers: at 0: 0: must be"), "{said}");
@@ -150,7 +150,7 @@ fn wrong_swept_value_is_named_with_its_line() {
 
 /// #17: a path created tables of any depth, whose recursive copy overflowed the stack.
 #[test]
-fn path_of_sixteen_steps_works_and_longer_is_refused() {
+fn setting_paths_are_limited_to_sixteen_steps() {
     let path = |steps: usize| vec!["a"; steps].join(".");
     let said = one(INCAST, &[&format!("{}=1", path(16))]).expect_err("there is no such setting");
     assert!(said.contains("unknown field"), "{said}");
@@ -164,9 +164,9 @@ fn path_of_sixteen_steps_works_and_longer_is_refused() {
     }
 }
 
-/// #17: `fat_tree` for `fat-tree` caused a complaint about `k`.
+/// #17: `fat_tree` for `fat-tree` caused an error message about `k`.
 #[test]
-fn unknown_topology_is_reported_with_the_known_ones() {
+fn unknown_topology_is_reported_with_known_topologies() {
     let said = one(INCAST, &["network.topology=fat_tree", "network.k=4"]).expect_err("no such topology");
     assert_eq!(
         said,
@@ -176,9 +176,9 @@ fn unknown_topology_is_reported_with_the_known_ones() {
     assert!(one(&INCAST.replace("hosts = 33", ""), &["network.topology=mine.toml"]).is_ok());
 }
 
-/// #17: a queue of 64 bytes silently gave a tenth of the rate.
+/// #17: a queue of 64 bytes reduced the goodput to a tenth of the rate without a message.
 #[test]
-fn number_without_unit_is_refused_as_a_size() {
+fn size_without_unit_is_refused() {
     for set in
         ["network.queue=64", "network.queue=\"64\"", "workload.block=1000", "transport.receive_buffer=65536"]
     {
