@@ -116,17 +116,17 @@ pub struct Plan {
 pub struct Group {
     /// Number of streams of its data: symbols of a generation (coded) or trees (routed).
     pub streams: u16,
-    /// Rate of each stream in units of [`Plan::unit`]; empty if each stream has one unit. Only in a
-    /// routed group.
+    /// Rate of each stream in units of [`Plan::unit`]; empty if each stream has one unit. Set only
+    /// in a routed group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<u32>,
     /// Whether the streams are mixed.
     pub mode: Mode,
-    /// One sink for each of its destinations.
+    /// One sink for each of the group's destinations.
     pub sinks: Vec<Sink>,
-    /// The group whose destinations, all or some, this group fills: uncoded flows of the lowest
-    /// priority, over links that the plan or other transfers leave unused ([`Planner::fill`]). A
-    /// plan's predictions do not include them.
+    /// The group that this group fills for all or some of its destinations. A filling group has
+    /// uncoded flows of the lowest priority over links that the plan or other transfers leave
+    /// unused ([`Planner::fill`]). A plan's predictions do not include these flows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fills: Option<u16>,
 }
@@ -138,7 +138,7 @@ pub enum Mode {
     /// Generation `g` of the file consists of `streams` symbols; every flow carries one combination
     /// of them, in lock step.
     Coded,
-    /// Every chunk of the file travels whole on one stream: any stream that has room for it.
+    /// Every chunk of the file travels whole on one stream, whichever has room.
     Routed,
 }
 
