@@ -596,8 +596,7 @@ fn draw_contents(svg: &mut Svg, carried: &Content, arrows: &[(Point, Point)], lo
         };
         let best = candidates.into_iter().min_by(|a, b| cost(a).1.total_cmp(&cost(b).1));
         let (t, p) = best.expect("there are candidates");
-        // A label longer than its arrow would hide the arrow. The colour and the legend show the
-        // same content.
+        // A label longer than its arrow would hide the arrow; colour and legend show the content.
         if width < (end.0 - start.0).hypot(end.1 - start.1) * 0.9 || cost(&(t, p)).0 == 0.0 {
             svg.pill(p, width, height, look.paper, look.colour(*class));
             svg.text((p.0, p.1 + 4.2), "middle", 12.0, "600", look.colour(*class), text);
