@@ -149,7 +149,7 @@ def test_tables_are_joined_in_the_order_of_the_rows(star: lab.Scenario, tmp_path
                 for r in rows for n in range(2)
             ]
             table = pa.Table.from_pylist(flows)
-            # As the real one types a column without a value.
+            # The real binary gives a column without values the type string.
             if table.schema.field("fct_us").type == pa.null():
                 table = table.set_column(5, "fct_us", pa.nulls(len(flows), pa.string()))
             pq.write_table(table, out / "flows.parquet")

@@ -442,7 +442,7 @@ pub enum Report {
         run: Run,
         /// Kind of failure.
         kind: FailureKind,
-        /// One line: problem, value, limit, place, remedy.
+        /// Reason, in one line of text: problem, value, limit, place, remedy.
         reason: String,
     },
 }

@@ -65,10 +65,10 @@ pub enum Scheme {
     /// Arborescences packed greedily, each by Watel and Weisser's approximation: the paper's
     /// baseline (section 4.1).
     Steiner,
-    /// The same trees, but each site stores its whole share of the file before it passes it on
-    /// (section 4.1).
+    /// The trees of `Steiner`, but each site stores its whole share of the file before it forwards
+    /// the share (section 4.1).
     SteinerStoreAndForward,
-    /// Only the first of those trees: a possible reading of "we take the arborescence computed by
+    /// Only the first tree of `Steiner`: a possible reading of "we take the arborescence computed by
     /// the algorithm" (section 4.1).
     SteinerOneTree,
     /// Edge-disjoint paths to each destination separately, with least total length (section 4.1).

@@ -18,17 +18,17 @@ pub enum Verdict {
     Done,
     /// The transfer failed.
     Failed {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
     /// The site, or every path to it, remained unavailable.
     Unreachable {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
     /// Data arrived wrong repeatedly. No wrong data was delivered.
     Integrity {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
 }
@@ -117,7 +117,7 @@ pub enum EventKind<S = SiteId> {
     },
     /// The attempt was stopped; another one follows if data is missing.
     Stopped {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
         /// The site that caused the stop, if the controller lost contact with it.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,7 +142,7 @@ pub enum EventKind<S = SiteId> {
     Postponed {
         /// The site.
         site: S,
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
     /// The measured capacity of a link of the plan differs much from the declared capacity. Plans
@@ -164,7 +164,7 @@ pub enum EventKind<S = SiteId> {
     },
     /// The transfer cannot continue until a site or link returns.
     Waiting {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
     /// The transfer has ended for a destination.

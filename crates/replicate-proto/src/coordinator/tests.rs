@@ -764,7 +764,7 @@ fn reachable_destinations_are_verified_after_random_failures() {
                 Verdict::Failed { reason } if reason.contains("was away") => {
                     assert_eq!((round % 2, SiteId(order[0])), (1, gone), "round {round}")
                 }
-                // Each of the maximum number of consecutive attempts met another failure.
+                // A new failure hit each attempt, up to the maximum number of consecutive ones.
                 Verdict::Failed { reason } if reason.contains("moved nothing") => unlucky += 1,
                 other => panic!("round {round}: {other:?}"),
             }

@@ -104,7 +104,7 @@ impl Code {
         Err(PlanError::NoCode { tries })
     }
 
-    /// The same code as routes, if no flow mixes anything: every stream then follows its own tree.
+    /// This code as routes, if no flow mixes streams: every stream then follows its own tree.
     pub fn routes(&self) -> Option<Routes> {
         if self.flows.iter().any(Flow::is_coded) {
             return None;

@@ -112,7 +112,7 @@ pub fn fairer(rates: &[BitRate], than: &[BitRate]) -> bool {
     fairer_by(SAME, rates, than)
 }
 
-/// The same comparison, with a minimum difference of the fraction `gain`.
+/// Whether `rates` are fairer than `than`, as for [`fairer`], by more than the fraction `gain`.
 pub fn fairer_by(gain: f64, rates: &[BitRate], than: &[BitRate]) -> bool {
     let figures = |rates: &[BitRate]| {
         let each = || rates.iter().map(|r| r.as_bps() as f64);

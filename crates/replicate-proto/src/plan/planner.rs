@@ -467,7 +467,7 @@ impl Plan {
     }
 
     /// Number of link crossings of each byte of the file, over all links, without filling flows.
-    /// This is the cost of the plan.
+    /// This number is the cost of the plan.
     pub fn copies_per_byte(&self) -> f64 {
         let bulk = self.flows.iter().zip(self.flow_units()).filter(|(f, _)| !self.fills(f));
         bulk.map(|(f, units)| units as f64 / self.groups[usize::from(f.group)].units() as f64).sum()

@@ -609,7 +609,7 @@ fn joint_plans_are_fair_and_fit_the_links() {
         let joint = packed_together(&requests);
         let alone: Vec<Plan> =
             requests.iter().map(|r| plan(r, Scheme::Packed).expect("a plan").plan).collect();
-        // Each plan was made as if alone, and the plans then share the links.
+        // Each plan was made without the other requests, and the plans then share the links.
         let selfish = share_links(&vec![1_000_000_000; topology.links().len()], &alone);
         let mut on_link = vec![0; topology.links().len()];
         for planned in &joint {

@@ -316,7 +316,7 @@ fn run(
     run_at(programs, file, random, |_| ALWAYS, spoil)
 }
 
-/// As [`run`], with a pace for each flow.
+/// Runs the programs as [`run`] does, with a pace for each flow.
 fn run_at(
     programs: &[SiteProgram],
     file: &[u8],
