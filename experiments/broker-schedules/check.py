@@ -1,5 +1,5 @@
-"""Observations of brokers, agents and etcd in a schedule, a check of them, and a test of that
-check.
+"""Observations of brokers, agents and etcd in a schedule, a check of these observations, and a test
+of the check.
 
 Read first: `Observed` and `Kept`, the observations; `wrong`, the check.
 """
@@ -20,7 +20,7 @@ READY_WITHIN_S, AGAIN_WITHIN_S = 10.0, 20.0
 
 @dataclasses.dataclass
 class Kept:
-    """A decision as etcd kept it.
+    """A decision as etcd stored it.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Shown:
 
     @property
     def round(self) -> int:
-        """0 before there was one."""
+        """Round of the decision; 0 before the first decision."""
         return self.decision["round"] if self.decision else 0
 
 
@@ -114,8 +114,8 @@ class Answer:
 
 @dataclasses.dataclass
 class Told:
-    """A line of a log: `clients` of this round with their total `rate` for a network, or for all
-    networks together, without a rate."""
+    """A line of a log: number of clients of this round for a network, with their total `rate`; or for
+    all networks together, without a rate."""
 
     life: Life
     network: str | None
@@ -150,7 +150,7 @@ class Observed:
 
 
 def canonical(value: Any) -> str:
-    """JSON in which equal values are equal texts, and 1 is not 1.0."""
+    """Encode as JSON so that equal values have equal texts; 1 differs from 1.0."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -178,8 +178,8 @@ def given(decision: dict[str, Any], network: str | None = None) -> tuple[int, in
 
 
 def ways_of(decision: dict[str, Any], place: tuple[str, str]) -> set[str]:
-    """Return the ways by which a decision serves the clients of a place; all its ways for a place
-    that it does not have."""
+    """Return the ways by which a decision serves the clients of a place; for a place that is not in
+    the decision, all its ways."""
     ways: dict[tuple[str, str] | None, set[str]] = {}
     for of in decision["placed"]:
         if of["to"] is not None:
@@ -197,7 +197,7 @@ def is_rate(text: str, bps: int) -> bool:
 
 
 def wrong_kept(kept: list[Kept]) -> list[str]:
-    """Return the problems of etcd's own history."""
+    """Return the problems in etcd's history alone."""
     said = []
     for before, after in zip(kept, kept[1:]):
         if after.round <= before.round:
@@ -220,8 +220,8 @@ def wrong_kept(kept: list[Kept]) -> list[str]:
 
 
 def wrong_shown(shown: list[Shown], kept: dict[int, Kept]) -> list[str]:
-    """Return decisions that brokers showed but etcd did not keep so, and rounds that went
-    backwards."""
+    """Return a line for each decision that a broker showed but that etcd stored differently, and for
+    each round that went backwards."""
     said: dict[tuple[str, int, str], str] = {}
     for life, ones in grouped([one for one in shown if not one.problem]):
         last = 0
@@ -237,7 +237,7 @@ def wrong_shown(shown: list[Shown], kept: dict[int, Kept]) -> list[str]:
             elif one.text != truth.text:
                 where = difference(one.decision, truth.decision)
                 said.setdefault((str(life), one.round, ""), f"{life} showed round {one.round} otherwise than etcd kept it: {where}")
-        # A round shown before this life began was kept by then, and etcd's answers are never old.
+        # A round shown before this life began was stored by then, and etcd's answers are never old.
         first = next((one for one in ones if one.round), None)
         known = max((one.round for one in shown if one.got_at < life.began_at), default=0)
         if first is not None and first.round < known:
@@ -246,7 +246,8 @@ def wrong_shown(shown: list[Shown], kept: dict[int, Kept]) -> list[str]:
 
 
 def wrong_answers(observed: Observed, kept: dict[int, Kept]) -> list[str]:
-    """Questions that a running broker did not answer, or by no decision that it may have known."""
+    """Return a line for each question that a running broker did not answer, or answered by no decision
+    that it may have known."""
     said = []
     for one in observed.shown:
         if one.problem and one.life.ran("operators", one.asked_at, one.got_at):
@@ -262,8 +263,8 @@ def wrong_answers(observed: Observed, kept: dict[int, Kept]) -> list[str]:
                 if life.ran("players", one.asked_at, one.got_at):
                     said.append(f"{life} told a player in {place} no way after {one.got_at - one.asked_at:.1f} s: {one.problem or 'an empty list'}")
                 continue
-            # Between the last look that was over, and the second that began later: a broker tells
-            # players first.
+            # The decision is between two looks: the last one that ended before the question, and the
+            # second one that began after the answer. A broker tells players first.
             before = bisect.bisect_right(got, one.asked_at) - 1
             after = bisect.bisect_left(asked, one.got_at) + 1
             low = looks[before].round if before >= 0 else 0
@@ -278,7 +279,7 @@ def wrong_answers(observed: Observed, kept: dict[int, Kept]) -> list[str]:
 
 
 def wrong_told(told: list[Told], kept: dict[int, Kept]) -> list[str]:
-    """Lines in logs of agents and brokers that etcd's history does not bear out."""
+    """Return the lines in logs of agents and brokers that differ from etcd's history."""
     said = []
     for life, ones in grouped(told):
         last = 0
@@ -298,7 +299,7 @@ def wrong_told(told: list[Told], kept: dict[int, Kept]) -> list[str]:
 
 
 def wrong_lives(observed: Observed) -> list[str]:
-    """Brokers that did not come back, and processes that ended by themselves."""
+    """Return brokers that did not answer again after a fault, and processes that ended by themselves."""
     said = list(observed.exits)
     for life in observed.lives:
         until = min([life.ended_at or observed.ended_at, *(begins for begins, _ in life.stops)])
@@ -312,7 +313,7 @@ def wrong_lives(observed: Observed) -> list[str]:
 
 
 def grouped(ones: list[Any]) -> list[tuple[Life, list[Any]]]:
-    """By life, in the order in which they are."""
+    """Group observations by life; the order of lives and of observations stays."""
     lives: dict[int, tuple[Life, list[Any]]] = {}
     for one in ones:
         lives.setdefault(id(one.life), (one.life, []))[1].append(one)
@@ -321,14 +322,14 @@ def grouped(ones: list[Any]) -> list[tuple[Life, list[Any]]]:
 
 def wrong(observed: Observed, kept: list[Kept]) -> list[str]:
     """Return a line for each problem: the observations are compared with every version that etcd
-    kept."""
+    stored."""
     by_round = {one.round: one for one in kept}
     said = wrong_kept(kept) + wrong_shown(observed.shown, by_round) + wrong_answers(observed, by_round)
     return said + wrong_told(observed.told, by_round) + wrong_lives(observed)
 
 
 def check_the_check() -> None:
-    """`wrong` says nothing of a sound history, and names each mistake that is put into it."""
+    """Check that `wrong` reports nothing in a correct history, and each mistake that is put into one."""
 
     def decision(number: int, score: float = 20.0, to: list[Any] | None = None) -> dict[str, Any]:
         placed = [{"place": 0, "bitrate_bps": 3_000_000, "sessions": 5, "to": to or [0, 1, score]}]
@@ -417,7 +418,7 @@ def check_the_check() -> None:
     says("no new round within 20 s", lambda seen, _: seen.again_s.update({"broker 0": None}))
     says("did not answer players within 10 s", lambda seen, _: seen.lives[0].ready_at.update({"players": 11.0}) or seen.answers.clear())
 
-    # A process that does not run need not answer.
+    # A process that is stopped or killed need not answer.
     for stops, ended_at in (([[2.55, 2.9]], None), ([], 2.55)):
         seen = observed()
         seen.answers = [dataclasses.replace(seen.answers[0], ways=[], problem="reset")]

@@ -1,9 +1,9 @@
 """Random kill schedules over real processes: brokers that share an etcd, networks' agents, players
 and an operator.
 
-``run.py all`` runs a schedule for each seed and writes a row for it; seeds that are in the file are
-not run again. ``run.py one`` runs one schedule, prints the faults and the problems, and keeps its
-logs with ``--keep``. ``run.py table`` summarises the rows. ``run.py smoke`` runs a short schedule
+``run.py all`` runs a schedule for each seed and writes a row for it; seeds that have a row are not
+run again. ``run.py one`` runs one schedule, prints the faults and the problems, and keeps its logs
+with ``--keep``. ``run.py table`` summarises the rows. ``run.py smoke`` runs a short schedule
 and a test of the check itself; without etcd it says ``skipped: 1 (why)``. It needs the program
 ``etcd`` (Debian: etcd-server).
 
@@ -46,7 +46,7 @@ from check import AGAIN_WITHIN_S, Answer, Kept, Life, Observed, Shown, Told, can
 LAB = Experiment(__file__, __doc__)
 BROKERS, AGENTS, CLUSTERS = 3, 4, 2
 LEASE_S, EVERY_S, BIDS_WITHIN_S, TTL_S = 2, 1, 1, 2
-#: For how long faults are drawn, and how long after one the next comes in the mean.
+#: Seconds in which faults begin, and mean seconds from one fault to the next.
 FAULTS_S, GAP_S = 12.0, 1.8
 #: The longest fault, and the longest wait for an answer in seconds: longer than a fault, so that a
 #: stopped process still answers.
@@ -110,8 +110,8 @@ def draw(seed: int, faults_s: float = FAULTS_S) -> tuple[int, list[Fault]]:
     while at_s < faults_s:
         aims_s = rng.uniform(-0.002, 0.008) if rng.random() < 0.7 else None
         if rng.random() < 0.15:
-            # The leader has asked etcd to keep a round, or to renew its lease, and hears nothing.
-            # Then it stops itself, for longer than the lease.
+            # The leader has asked etcd to store a round, or to renew its lease, and gets no answer.
+            # Then the leader itself is stopped, for longer than the lease.
             faults.append(Fault(at_s, "etcd", every, False, "stop", rng.uniform(0.2, 1.6), aims_s))
             later_s, lasts_s = rng.uniform(0.05, 1.2), rng.uniform(LEASE_S, FAULT_S_MAX)
             faults.append(Fault(at_s + later_s, "broker", (rng.randrange(BROKERS),), True, "stop", lasts_s))
@@ -123,7 +123,7 @@ def draw(seed: int, faults_s: float = FAULTS_S) -> tuple[int, list[Fault]]:
             lasts_s = rng.uniform(0.1, 1.5 if kind == "etcd" else 2.5)
             of_leader = kind == "broker" and rng.random() < 0.5
             if kind == "broker" and does == "stop" and rng.random() < 0.6:
-                # The broker's lease runs out while it believes that it leads.
+                # The broker's lease runs out while the broker still acts as the leader.
                 lasts_s = rng.uniform(LEASE_S, FAULT_S_MAX)
             faults.append(Fault(at_s, kind, whom, of_leader, does, lasts_s, aims_s if of_leader or kind == "etcd" else None))
         at_s += rng.expovariate(1 / GAP_S)
@@ -131,7 +131,8 @@ def draw(seed: int, faults_s: float = FAULTS_S) -> tuple[int, list[Fault]]:
 
 
 def write_world(seed: int, folder: pathlib.Path) -> None:
-    """The file of contracts and the networks' own files: prices and scores have all their digits, and there is room for everybody."""
+    """Write the file of contracts and the networks' own files: prices and scores have all their
+    digits, and capacities suffice for all clients."""
     rng = random.Random(f"world {seed}")
     contracts = []
     for agent in range(AGENTS):
@@ -151,11 +152,11 @@ def write_world(seed: int, folder: pathlib.Path) -> None:
 
 
 class Ended(Exception):
-    """Someone has asked for the end."""
+    """This program is to end before its schedule does."""
 
 
 class Ports:
-    """Ports that the system gives to nobody: below the range for outgoing connections."""
+    """Ports that the system does not assign by itself: below the range for outgoing connections."""
 
     def __init__(self) -> None:
         self.lock, self.range = threading.Lock(), pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -176,7 +177,7 @@ class Ports:
         raise Failed("no port is free")
 
 
-#: Set where someone has asked for the end.
+#: Set once this program is to end.
 ENDING = threading.Event()
 PORTS = Ports()
 
@@ -197,7 +198,7 @@ class Process:
         return self.folder / f"{self.kind}-{self.number}.{life}.log"
 
     def start(self) -> None:
-        """Begins a life."""
+        """Start a new life of the process."""
         life = Life(self.who, len(self.lives) + 1, time.monotonic())
         environment = {**os.environ, "ANABRANCH_LOG": "error,anabranch=info"}
         with self.log(life.number).open("wb") as log:
@@ -207,11 +208,11 @@ class Process:
         self.lives.append(life)
 
     def life(self) -> Life | None:
-        """The present one, of a process that runs."""
+        """The current life; `None` while the process is stopped or has ended."""
         return self.lives[-1] if self.child is not None and not self.is_stopped else None
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process by SIGKILL."""
         if self.child is not None:
             self.lives[-1].ended_at = time.monotonic()
             child, self.child = self.child, None
@@ -220,7 +221,7 @@ class Process:
         self.is_stopped = False
 
     def stop(self) -> None:
-        """SIGSTOP."""
+        """Stop the process by SIGSTOP."""
         if self.child is not None and not self.is_stopped:
             self.lives[-1].stops.append([time.monotonic(), float("inf")])
             self.is_stopped = True
@@ -246,7 +247,7 @@ class Process:
 
 
 def b64(text: str) -> str:
-    """Encode a text as etcd's JSON has keys and values."""
+    """Encode a text in base64, as keys and values in etcd's JSON."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -257,12 +258,12 @@ class Store:
         self.ports = ports
 
     def post(self, path: str, body: dict[str, Any], within_s: float) -> dict[str, Any]:
-        """An answer.
+        """Send a request to the members in turn, and return the first answer.
 
         Raises
         ------
         OSError
-            If no member answers.
+            No member answers.
         """
         said: Exception = OSError("etcd has no members")
         for port in self.ports:
@@ -282,7 +283,8 @@ class Store:
         raise said
 
     def keys(self, revision: int, within_s: float = 5.0) -> tuple[int, dict[str, dict[str, Any]]]:
-        """All keys below the prefix as they were at a revision, 0 for now, by the rest of their names; and the revision that is now."""
+        """Return the current revision, and all keys below the prefix at a revision (0: the current
+        one), by their names without the prefix."""
         asked = {"key": b64(PREFIX), "range_end": b64(PREFIX[:-1] + chr(ord(PREFIX[-1]) + 1)), "revision": str(revision)}
         answer = self.post("/v3/kv/range", asked, within_s)
         name = lambda kv: base64.b64decode(kv["key"]).decode().removeprefix(PREFIX)
@@ -298,7 +300,8 @@ class Store:
         return json.loads(base64.b64decode(found["value"]))["address"] if found else None
 
     def history(self) -> tuple[list[Kept], set[int]]:
-        """Every decision that was ever the last, and the leads: etcd keeps all revisions until it is told not to."""
+        """Return every decision that was ever the last one, and the leads. Etcd keeps all revisions
+        until it is told to compact them."""
         kept: list[Kept] = []
         leads = set()
         now, _ = self.keys(0)
@@ -323,7 +326,7 @@ class Store:
 # A schedule.
 
 class Schedule:
-    """The processes of a schedule, who watches them, and what was seen."""
+    """The processes of a schedule, the threads that question them, and the observations."""
 
     def __init__(self, binary: pathlib.Path, members: int, folder: pathlib.Path) -> None:
         self.folder, self.over = folder, threading.Event()
@@ -361,15 +364,15 @@ class Schedule:
         self.tls = operator_tls(folder / "keys/broker")
 
     def processes(self) -> list[Process]:
-        """All."""
+        """All processes."""
         return [*self.etcd, *self.brokers, *self.agents]
 
     def group(self, kind: str) -> list[Process]:
-        """All of a kind."""
+        """All processes of a kind."""
         return {"etcd": self.etcd, "broker": self.brokers, "agent": self.agents}[kind]
 
     def wait(self, seconds: float) -> None:
-        """Waits, and notes what ends by itself meanwhile."""
+        """Wait, then note the processes that have ended by themselves."""
         if ENDING.wait(max(seconds, 0.0)):
             raise Ended
         if self.troubles:
@@ -377,12 +380,12 @@ class Schedule:
         self.observed.exits += [said for process in self.processes() if (said := process.own_end())]
 
     def sleep_until(self, at: float) -> None:
-        """Waits until then."""
+        """Wait until this time of the monotonic clock."""
         while (left_s := at - time.monotonic()) > 0:
             self.wait(min(left_s, 0.04))
 
     def within(self, seconds: float, holds: Callable[[], bool]) -> bool:
-        """Waits until something holds, no longer than that."""
+        """Wait until `holds()` is true, at most `seconds`; return whether it was."""
         until = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > until:
@@ -410,7 +413,7 @@ class Schedule:
                 else:
                     connection.close()
                     connection = None
-        except Exception as error:  # noqa: BLE001 - it is raised where the schedule waits
+        except Exception as error:  # noqa: BLE001 - `wait` raises it in the schedule's thread
             self.troubles.append(error)
 
     def get(self, connection: http.client.HTTPConnection, path: str) -> tuple[bytes, str | None]:
@@ -424,7 +427,7 @@ class Schedule:
         return body, None if response.status == 200 else f"status {response.status}: {body[:200].decode(errors='replace')}"
 
     def looker(self) -> Callable[[Life, http.client.HTTPConnection], bool]:
-        """An operator, who looks at a broker's last decision."""
+        """Return a function that asks a broker for its last decision, as an operator."""
         last: tuple[bytes, dict[str, Any] | None, str] = (b"", None, "")
 
         def look(life: Life, connection: http.client.HTTPConnection) -> bool:
@@ -468,7 +471,7 @@ class Schedule:
         return ask
 
     def begin(self, threads: list[threading.Thread]) -> None:
-        """Starts all, and waits for the first round."""
+        """Start all processes, and wait until each broker has its first round."""
         for process in self.etcd:
             process.start()
 
@@ -501,7 +504,7 @@ class Schedule:
         return [process for process in whom if process.life() is not None]
 
     def note(self, began_at: float, what: str) -> None:
-        """Something was done."""
+        """Append a line to the list of actions, with the time."""
         self.done.append(f"{time.monotonic() - began_at:6.2f} s  {what}")
 
     def aimed(self, aims_s: float) -> float:
@@ -512,7 +515,7 @@ class Schedule:
         return time.monotonic() + (EVERY_S - passed_s % EVERY_S + aims_s if passed_s < 2 * EVERY_S else 0.0)
 
     def run_faults(self, faults: list[Fault], faults_s: float) -> None:
-        """Does what was drawn, and has everything run again in the end."""
+        """Carry out the faults, and restore all processes at the end."""
         began_at = time.monotonic()
         numbers = itertools.count()
         due: list[tuple[float, int, Callable[[], None]]] = []
@@ -547,7 +550,7 @@ class Schedule:
                 restore(process)
 
     def await_again(self, within_s: float) -> None:
-        """Waits until each broker shows a round that was decided after all faults."""
+        """Wait until each broker shows a round that was decided after all faults."""
         restored_at, restored_unix_ms = time.monotonic(), 1e3 * time.time()
         again_s: dict[str, float | None] = {broker.who: None for broker in self.brokers}
 
@@ -641,7 +644,7 @@ def run_schedule(
 
 
 def keep_logs(folder: pathlib.Path, into: pathlib.Path, notes: dict[str, Any]) -> None:
-    """Copies logs, and writes what was done and kept."""
+    """Copy the logs, and write the actions and etcd's history."""
     into.mkdir(parents=True, exist_ok=True)
     for log in folder.glob("*.log"):
         shutil.copy(log, into)
@@ -652,18 +655,18 @@ def keep_logs(folder: pathlib.Path, into: pathlib.Path, notes: dict[str, Any]) -
 
 
 def sentence(row: Row) -> str:
-    """A row in words."""
+    """Return a row as a sentence."""
     seen = f"{row['rounds']} rounds, {row['leads']} leads, {row['answers']} answers, a new round after {row['again_s'] or '-'} s"
     return f"{seen}, {row['wrong']} wrong{row['first_wrong'] and ': '}{row['first_wrong']}"
 
 
 def rows_in(path: pathlib.Path) -> Rows:
-    """The rows of schedules."""
+    """Open the file of rows of schedules."""
     return Rows(path, ["seed"], COLUMNS)
 
 
 def require_etcd(missing: type[Exception] = Failed) -> None:
-    """Raises that there is no etcd."""
+    """Raise `missing` if this machine has no etcd."""
     if shutil.which("etcd") is None:
         raise missing("several brokers share an etcd, and this machine has none (Debian: etcd-server)")
 
@@ -716,7 +719,7 @@ def show_sums(args) -> None:
 
 @LAB.verb("one", binary=BINARY, seed=Option(1), keep=Option(False, "keep logs, and say where they are"))
 def one_seed(args) -> int:
-    """Runs a schedule, and says all of it."""
+    """Runs one schedule; prints its faults, its row and its problems."""
     require_etcd()
     members, faults = draw(args.seed)
     print(f"seed {args.seed}: etcd has {members} member{'s' if members > 1 else ''}; drawn:")
@@ -734,7 +737,7 @@ def one_seed(args) -> int:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
-    """The check itself, and a short schedule."""
+    """Tests the check itself, and runs a short schedule."""
     check_the_check()
     assert draw(3) == draw(3) and draw(3) != draw(4), "a seed is a schedule"
     require_etcd(Skipped)

@@ -31,7 +31,7 @@ COLUMNS = [
 
 
 class Service:
-    """A broker with its agents, which end with it."""
+    """A broker with its agents, which are stopped with it."""
 
     def __init__(self, binary, folder, sessions, every, cores):
         self.binary, self.folder, self.children = binary, Path(folder), []
@@ -43,7 +43,7 @@ class Service:
         self.broker = self.start(["taskset", "-c", str(cores[0])], *serve, "--listen", "127.0.0.1:0", "--players", "127.0.0.1:0")
         self.address = self.broker.stderr.readline().split("https://")[1].split(";")[0].strip()
         self.players = self.broker.stderr.readline().split("http://")[1].split("/")[0]
-        # Agents run elsewhere in earnest: here they yield to who asks.
+        # In real use agents run on other machines: here they yield to the bench that asks.
         behind = ["taskset", "-c", str(cores[-1]), "nice", "-n", "15"]
         for name in names:
             files = ["--clusters", f"world/{name}.toml", "--scores", f"world/{name}.csv"]
@@ -83,7 +83,7 @@ class Service:
     seconds=20,
 )
 def all_rates(args):
-    """Asks at each rate for some seconds; rows of an earlier call give way."""
+    """Asks at each rate for some seconds; the rows replace those of an earlier call."""
     cores = sorted(os.sched_getaffinity(0))
     now = commit()
     with tempfile.TemporaryDirectory(prefix="broker-service-") as folder:

@@ -2,7 +2,7 @@
 Tables 3.1 and 3.3, Figures 3.11 to 3.19; several brokers, and networks that lie.
 
 ``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each
-setting; seeds that are in a file are not run again. ``run.py table`` prints the thesis's tables
+setting; seeds that have rows are not run again. ``run.py table`` prints the thesis's tables
 beside our values, and the number of seeds on which each of its conclusions holds. ``run.py draw``
 draws the figures. ``run.py speed`` measures the optimiser on markets with growing numbers of
 viewers, and HiGHS too where ``--peer`` names a Python that has highspy. ``run.py smoke`` runs a
@@ -99,7 +99,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def read(folder: Path, name: str) -> list[Row]:
-    """The rows of a setting, with numbers as numbers."""
+    """Read the rows of a setting, with numbers as numbers."""
     words = ("design", "reserve")
     rows = read_csv(folder / f"{name}.csv")
     return [{column: value if column in words else float(value) for column, value in row.items()} for row in rows]
@@ -134,7 +134,7 @@ def all_settings(args) -> int:
 
 
 class Worlds:
-    """Rows by seed."""
+    """Rows of all settings, for each seed's world."""
 
     def __init__(self, folder: Path) -> None:
         self.rows = {name: read(folder, name) for name in SETTINGS}
@@ -144,7 +144,7 @@ class Worlds:
         return sorted({int(row["seed"]) for row in self.rows[name]})
 
     def of(self, name: str, seed: int, design: str, weight: float | None = None) -> list[Row]:
-        """A design's rows of a seed."""
+        """The rows of a design on one seed."""
         return [
             row
             for row in self.rows[name]
@@ -165,7 +165,7 @@ class Worlds:
         return sum(map(holds, rows)) / len(rows)
 
 
-#: Table 3.3 as the thesis has it: cost, score, distance, load and congested in per cent.
+#: Values of Table 3.3 in the thesis: cost, score, distance, load, and congested in per cent.
 THESIS = {
     "brokered": (136, 132, 297, 9, 0),
     "multicluster-2": (155, 87, 194, 14, 27),
@@ -193,7 +193,7 @@ def dearest(worlds: Worlds, seed: int, design: str, count: int = 5) -> float:
 
 
 def ranks(values: list[float]) -> list[float]:
-    """Each value's place among them."""
+    """Return the rank of each value among all values."""
     order = sorted(range(len(values)), key=values.__getitem__)
     return [float(order.index(number)) for number in range(len(values))]
 
@@ -219,7 +219,8 @@ def curve(worlds: Worlds, seed: int, design: str) -> list[tuple[float, float]]:
 
 
 def trade(worlds: Worlds, seed: int) -> tuple[float, float, tuple[float, float]]:
-    """By how much the marketplace is cheaper where it is no farther than Brokered in the table, by how much nearer where it is no dearer, and both
+    """Return the marketplace's largest saving in cost without a longer distance than Brokered's in
+    the table, its largest saving in distance without a higher cost, and both savings at the weight
     where the smaller of the two is greatest."""
     (before,) = worlds.of("weights", seed, "brokered", WEIGHT)
     cost, distance = float(before["cost_p50"]), float(before["distance_km_p50"])
@@ -231,7 +232,7 @@ def trade(worlds: Worlds, seed: int) -> tuple[float, float, tuple[float, float]]
 
 
 def bid_scores(worlds: Worlds, seed: int, column: str) -> list[float]:
-    """A median at each number of bids."""
+    """Return a column's median at each number of bids."""
     designs = SETTINGS["bids"].designs
     return [float(worlds.of("bids", seed, design)[0][column]) for design in designs]
 
@@ -268,7 +269,7 @@ def is_omniscient_cheapest(worlds: Worlds, seed: int, weight: float) -> bool:
 
 
 def loser_share(name: str, design: str, test: Callable[[float], bool]) -> Test:
-    """A test of the share of accounts that lose."""
+    """Make a test of the share of accounts that lose."""
     return lambda worlds, seed, _: test(worlds.share(name, seed, design, loses))
 
 
@@ -295,7 +296,7 @@ def more_bids_cost_more(worlds: Worlds, seed: int, _: float) -> bool:
 
 #: Slices of the rows of networks: the global ones, and the ones of one city.
 GLOBAL, CITY = slice(None, 14), slice(14, None)
-#: Conclusions of the thesis by setting: its table or figure, the words, and the test.
+#: Conclusions of the thesis by setting: table or figure, text, and test.
 CONCLUSIONS: dict[str, tuple[tuple[str, str, Test], ...]] = {
     "designs": (
         ("Table 3.3", "several clusters at one price: better scores (2 clusters)", beside("multicluster-2", "score_p50", True)),
@@ -351,7 +352,7 @@ CONCLUSIONS: dict[str, tuple[tuple[str, str, Test], ...]] = {
 
 
 def percent(values: Iterable[float], digits: int = 0) -> str:
-    """A mean with its interval, in per cent."""
+    """Return a mean with its interval, in per cent."""
     from anabranch_lab.stats import interval
 
     mean, half = interval(values)
@@ -359,7 +360,7 @@ def percent(values: Iterable[float], digits: int = 0) -> str:
 
 
 def tables(worlds: Worlds) -> list[str]:
-    """All tables, as Markdown."""
+    """Return all tables of rows, as Markdown."""
     made = []
     if rows := worlds.rows["alternatives"]:
         shares = [percent(row[f"with_{count}"] for row in rows) for count in (1, 2, 3, 4)]
@@ -399,7 +400,7 @@ def tables(worlds: Worlds) -> list[str]:
 
 
 def several_table(worlds: Worlds) -> str:
-    """The table of the effects that several brokers have on each other."""
+    """Return the table of the effects that several brokers have on each other."""
     lines = []
     for key, rows in grouped([*worlds.rows["several"], *worlds.rows["asked"]], "brokers", "design", "reserve").items():
         shares = [percent((row[column] for row in rows), 1) for column in ("overloaded_share", "unserved_share")]
@@ -411,18 +412,18 @@ def several_table(worlds: Worlds) -> str:
 
 
 def lies_tables(worlds: Worlds) -> list[str]:
-    """Tables of the gain of networks by their best lie about costs, by either rule, and of the
+    """Return tables of the gain of networks from their best lie about costs, by either rule, and of the
     effect of false capacities."""
     lines = []
     for (design,), rows in grouped(worlds.rows["lies"], "design").items():
         games = grouped(rows, "seed", "network").values()
-        # Honest is the markup that all have; by Clarke's rule it is the cost itself.
+        # Honest is the markup that all networks have; by Clarke's rule it is the cost itself.
         honest = {
             rule: [next(row[rule] for row in game if row["price"] == price) for game in games]
             for rule, price in (("as_bid", 1.2), ("clarke", 1.0))
         }
         whole = sum(map(abs, honest["as_bid"]))
-        # Less than a thousandth of all profits is the optimiser's noise.
+        # A difference below a thousandth of all profits is the optimiser's noise.
         noise = 1e-3 * whole / len(games)
         cells = [design]
         for (rule, profits), digits in zip(honest.items(), (0, 2), strict=True):
@@ -449,7 +450,7 @@ def show_tables(args) -> None:
 
 
 def by_number(worlds: Worlds, name: str, design: str, value: Callable[[Row], float], order: Callable[[Row], float]) -> list[float]:
-    """The mean over worlds of each account's value; accounts are sorted by `order` within each
+    """Return the mean over worlds of each account's value; accounts are sorted by `order` within each
     world."""
     columns: list[list[float]] = []
     for seed in worlds.seeds(name):
@@ -462,7 +463,7 @@ def by_number(worlds: Worlds, name: str, design: str, value: Callable[[Row], flo
 
 @LAB.verb(rows=LAB.folder / "measured", folder=LAB.folder)
 def draw(args) -> None:
-    """Draws Figures 3.11 to 3.19 and what searches took, two themes each."""
+    """Draws Figures 3.11 to 3.19 and the CPU time of searches, each in two themes."""
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 
     worlds = Worlds(args.rows)
@@ -492,7 +493,7 @@ def draw(args) -> None:
         return canvas
 
     def profits(design: str) -> list[float]:
-        """Profit of each global network, and the mean profit of the networks of one city."""
+        """Return the profit of each global network, and the mean profit of the networks of one city."""
         of_seed = [[row["profit"] / 1e3 for row in worlds.of("city-networks", seed, design)] for seed in worlds.seeds("city-networks")]
         rest = statistics.fmean(statistics.fmean(one[CITY]) for one in of_seed)
         return [*(statistics.fmean(of_one) for of_one in zip(*(one[GLOBAL] for one in of_seed), strict=True)), rest]
@@ -549,7 +550,7 @@ def draw(args) -> None:
         print(*save_themed(make, args.folder, name, {}, ["svg"]), sep="\n")
 
 
-#: The thesis's viewers, and decades and halves of them around.
+#: Numbers of viewers: the thesis's 33,400, and others on a logarithmic scale around it.
 SESSIONS = (1_000, 3_162, 10_000, 31_623, 33_400, 100_000, 316_228, 500_000, 1_000_000)
 CAPACITIES = (1.0, 0.05)
 #: Largest number of viewers for which HiGHS is measured.
@@ -577,7 +578,7 @@ def read_speed(folder: Path) -> list[Row]:
 
 
 def rounded(row: Row) -> Row:
-    """A row with as many digits as mean something."""
+    """Round the gaps and the CPU times of a row to four digits."""
     is_rounded = {key: key.endswith(("gap", "cpu_s")) and value is not None for key, value in row.items()}
     return {key: float(f"{value:.4g}") if is_rounded[key] else value for key, value in row.items()}
 
@@ -592,7 +593,8 @@ def rounded(row: Row) -> Row:
     peer_seconds=Option(120.0, "HiGHS is stopped after so long"),
 )
 def speed(args) -> None:
-    """Measures all instances. Of one that is there the faster row stays, as machines are shared; HiGHS solves each once."""
+    """Measures all instances. If an instance has a row, the faster one stays, because machines are
+    shared; HiGHS solves each instance once."""
     args.rows.mkdir(parents=True, exist_ok=True)
     rows = {(row["sessions"], row["capacity"]): row for row in read_speed(args.rows)}
     now = commit(*OPTIMISER)
@@ -613,7 +615,7 @@ def speed(args) -> None:
 
 
 def speed_table(rows: list[Row]) -> str:
-    """The table of the searches, with HiGHS on the same programs."""
+    """Return the table of the searches, with HiGHS on the same programs."""
     head = ["viewers", "capacity", "variables", "from the best at most", "CPU s", "memory", "HiGHS: from the best at most"]
     head += ["CPU s", "memory", "ended", "ours costs more by"]
     lines = []
@@ -621,14 +623,14 @@ def speed_table(rows: list[Row]) -> str:
         cells = [f"{row['sessions']:,.0f}", "as published" if row["capacity"] == 1 else f"{row['capacity']:g} of it"]
         cells += [f"{row['variables']:,.0f}", *speed_cells(row, "")]
         cells += [*speed_cells(row, "peer_"), row["peer_ended"]] if row["peer_name"] else [""] * 4
-        # Without the sign of a zero.
+        # Adding 0.0 removes the sign of a negative zero.
         cells += [f"{round(100 * (row['cost'] / row['peer_cost'] - 1), 4) + 0.0:.4f} %"] if row["peer_cost"] else [""]
         lines.append(cells)
     return table(head, lines, "rlrrrrrrrlr")
 
 
 def speed_cells(row: Row, whose: str) -> list[str]:
-    """Cells for the gap, the CPU time and the memory."""
+    """Return the cells for the gap, the CPU time and the memory."""
     gap = row[f"{whose}gap"]
     near = "no answer" if gap is None else f"{100 * gap:.2g} %" if gap else "0"
     return [near, f"{row[f'{whose}cpu_s']:.3g}", f"{row[f'{whose}rss_bytes'] / 1e6:,.0f} MB"]
@@ -636,7 +638,7 @@ def speed_cells(row: Row, whose: str) -> list[str]:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
-    """A small world of each setting."""
+    """Runs a small world of each setting, and checks its rows."""
     for name, setting in SETTINGS.items():
         command = setting.command(args.binary, 1, 2_000 if setting.verb == "evaluate" else 300)
         rows = json_lines(command + (["--rounds", "10"] if setting.verb == "several" else []))

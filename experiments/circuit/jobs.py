@@ -12,12 +12,12 @@ from pathlib import Path
 from anabranch_lab.cells import Row, grouped, read_csv, rounded, table, write_csv
 from anabranch_lab.programs import json_lines
 
-#: Files, and a column that only their rows have.
+#: Files by name, with a column that only the rows of that file have.
 FILES = {"parallel": "demand", "jobs": "draws", "failures": "singles"}
 
 
 def measure(xtask: Path, folder: Path, only: str | None = None) -> None:
-    """Runs the bench, or one kind of its rows, and writes them."""
+    """Run the bench, or only one kind of its rows, and write the rows."""
     found = json_lines([xtask, "bench", "jobs", "--hosts", 64, *(["--only", only] if only else [])])
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{key: rounded(value) for key, value in row.items()} for row in found]

@@ -1,9 +1,15 @@
-"""The rings of `ring_load` by programs on real kernels, beside the simulator: announced demand against queues (Table 2.2, Figures 2.13 to 2.16 of Etalon).
+"""The rings of `ring_load` with programs on real kernels, compared with the simulator: announced
+demand against queues (Table 2.2, Figures 2.13 to 2.16 of Etalon).
 
-A cell is one scheme and one number of rings under one clock. Its flows are the load of scenarios/rings.toml, sent by the emulator's programs of hosts, which
-know nothing of announcements: a library to preload announces what they write. Both clocks run the same settings. Cells that have a row are not measured again.
+A cell is one scheme and one number of rings under one clock. Its flows are the load of
+scenarios/rings.toml, sent by the emulator's programs of hosts. These do not announce: a preloaded
+library announces the bytes that they write. Both clocks run the same settings. Cells that have a
+row are not measured again.
 
-`fetch` has programs of others: nginx servers in each rack, from which curl in the next rack fetches files one after another. Read first: `CELLS`, `measured`.
+`fetch` uses existing programs: nginx servers in each rack, from which curl in the next rack fetches
+files one after another.
+
+Read first: `CELLS`, `measured`.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ FIGURES = (
 KEY = ("clock", "scheme", "rings")
 
 
-#: Runs in the order of their worth: the clock, the scheme of `ring_load.SCHEMES`, the number of rings.
+#: Runs, the most valuable first: the clock, the scheme of `ring_load.SCHEMES`, the number of rings.
 CELLS: list[Row] = [
     {"clock": clock, "scheme": scheme, "rings": rings}
     for rings, schemes in ((1, ("ADU", "VOQ", "Fixed")), (2, ("ADU + resize", "VOQ", "ADU", "VOQ + resize", "Fixed", "Packet 10")))
@@ -64,7 +70,7 @@ def command(binary: Path, library: Path, cell: Row, seconds: float, dilation: in
 
 
 def measured(binary: Path, library: Path, cell: Row, seconds: float, dilation: int) -> list[Row]:
-    """Run a cell, and return the figures of its big flows and of its small ones."""
+    """Run a cell, and return the figures of its big flows and of its small flows."""
     found = json_lines(command(binary, library, cell, seconds, dilation))
     if len(found) != len(ring_load.FLOWS):
         raise Failed(f"{len(found)} rows in place of {len(ring_load.FLOWS)}")
@@ -82,7 +88,7 @@ def of(rows: Sequence[Row], cell: Row, flows: str) -> list[Row]:
 
 
 def milliseconds(rows: Sequence[Row], column: str) -> str:
-    """Return a column in ms; "beyond" if the flow of this rank was not whole."""
+    """Return a column in ms; "beyond" if the flow of this rank was not complete."""
     return ring_load.milliseconds(rows, column) if not rows or column in rows[0] else ring_load.NO_RUN
 
 
@@ -95,7 +101,7 @@ def share(rows: Sequence[Row], column: str, capacity_bps: float) -> str:
 
 
 def document(rows: Sequence[Row]) -> str:
-    """Return the table of docs/circuit.md: a line for each cell with a row, and how late the emulator was."""
+    """Return the table of docs/circuit.md: a line for each cell with a row, with the emulator's lateness."""
     lines = []
     for cell in CELLS:
         big, small = of(rows, cell, "big"), of(rows, cell, "small")
@@ -125,11 +131,12 @@ events { worker_connections 64; }
 http { access_log off; sendfile on; sendfile_max_chunk 0; server { listen 80; root FOLDER; } }
 """
 HOSTS = 16
-#: Pairs of hosts with files on their way between a rack and the next: they have more than a circuit in the mean of a week.
+#: Pairs of hosts that move files between a rack and the next: their rate is above a circuit's mean
+#: rate over a week.
 STREAMS = 3
-#: Files of all sizes of the big flows.
+#: Sizes of the files: all sizes of the big flows.
 FILES_BYTES = [8_948 * 1_000 * number for number in range(1, 11)]
-#: Demand by which circuits go, and the libraries of programs.
+#: Source of the demand that circuits follow, and whether programs preload the library.
 FETCHES = {"VOQ": ("queues", False), "ADU": ("announced", True), "ADU, no library": ("announced", False)}
 
 

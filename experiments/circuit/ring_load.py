@@ -23,7 +23,8 @@ CIRCUIT_BPS = 80e9
 #: Workloads of the scenario, in its order.
 FLOWS = ("big", "small")
 RESIZE = ("circuit.resize.packets=128", 'circuit.resize.ahead="1 ms"')
-#: The thesis's columns with reTCP have the larger queues, too, and marks as early as they grow.
+#: The thesis's columns with reTCP also have the larger queues, and marks begin when the queues
+#: grow.
 MARKS = (*RESIZE, 'circuit.mark_ahead="1 ms"')
 
 
@@ -83,7 +84,8 @@ SCHEMES = {
     "Packet 40": packet(40, (0.71, 14.50, 46.95, 134.29)),
     "Packet 80": packet(80, (0.65, 5.20, 45.30, 114.77)),
 }
-#: The same with an acknowledgement for eight segments, as where receivers merge segments (GRO); two rings only.
+#: Schemes of Table 2.2 with an acknowledgement for eight segments, as if receivers merged segments
+#: (GRO); two rings only.
 SPARSE = {
     f"{name}, sparse ACKs": dataclasses.replace(scheme, sets=(*scheme.sets, "transport.ack_every=8"))
     for name, scheme in SCHEMES.items()
@@ -95,7 +97,7 @@ LOOP = {
     for demand in ("queues", "announced")
     for sets in ((), RESIZE)
 } | {f"strobe{', resize' if sets else ''}": Scheme("strobe", sets=sets) for sets in ((), RESIZE)}
-#: Schemes of the loop that Table 2.2 has under another name.
+#: Schemes of the loop, with their name in Table 2.2.
 SAME = {
     "solstice, queues": "VOQ",
     "solstice, queues, resize": "VOQ + resize",
@@ -104,7 +106,7 @@ SAME = {
 }
 ALL = SCHEMES | SPARSE | {name: scheme for name, scheme in LOOP.items() if name not in SAME}
 
-#: In place of a figure without rows.
+#: Text in place of a figure without rows.
 NO_RUN = "–"
 QUANTILES = ("p5", "p10", "p25", "p50", "p75", "p90", "p99")
 FIGURES = (
@@ -127,7 +129,7 @@ FIGURES = (
 )
 
 
-#: Columns that tell a run from others, and all columns of a row.
+#: Columns that identify a run, and all columns of a row.
 KEY = ("scheme", "rings", "seed")
 COLUMNS = ("scheme", "rings", "flows_of", "seed", *FIGURES, "cpu_s")
 
@@ -140,7 +142,8 @@ def cells(seeds: int) -> Iterator[Row]:
 
 
 def measured(binary: Path, cell: Row, duration: str) -> list[Row]:
-    """Run a cell, and return the figures of its big flows and of its small ones. `cpu_s` is the run's if no other runs beside it."""
+    """Run a cell, and return the figures of its big flows and of its small flows. `cpu_s` is
+    correct only if no other run is going on."""
     options = [*ALL[cell["scheme"]].options(cell["rings"]), f'duration="{duration}"', f"seed={cell['seed']}"]
     before_s = children_cpu_s()
     command = [binary, "-q", "simulate", SCENARIO, "--json"]
@@ -155,7 +158,7 @@ def measured(binary: Path, cell: Row, duration: str) -> list[Row]:
 
 
 def milliseconds(rows: Sequence[Row], column: str) -> str:
-    """Return the mean of a column over seeds in ms; "beyond" if in a seed the flow of this rank was not whole."""
+    """Return the mean of a column over seeds in ms; "beyond" if in a seed the flow of this rank was not complete."""
     values = [row[column] for row in rows]
     if not values:
         return NO_RUN
@@ -173,7 +176,7 @@ def use(rows: Sequence[Row], column: str, capacity_bps: float) -> str:
 
 
 def unfinished(rows: Sequence[Row]) -> str:
-    """Return the share of flows that were not whole in the end, in per cent."""
+    """Return the share of flows that were not complete at the end, in per cent."""
     if not rows:
         return NO_RUN
     flows, finished = (sum(int(row[column]) for row in rows) for column in ("flows", "finished"))

@@ -34,7 +34,8 @@ DOCUMENT = ROOT / "docs/circuit.md"
 VALIDATION = ROOT / "scenarios/circuit-validation.toml"
 #: Columns of an emulated run's clock and kernel.
 CLOCK = ("dilation", "lateness_us_p99", "lateness_day_share", "trusted", "congestion_control", "unstretched", "why")
-#: Quantities of Table 2.1: column, what the timetable and the rates say, and the thesis's mean and standard deviation.
+#: Quantities of Table 2.1: column, value by the timetable and the rates, and the thesis's mean and
+#: standard deviation.
 TABLE_2_1 = (
     ("day, µs", "day_us", 180, "180.25 ± 0.04"),
     ("week, µs", "week_us", 1_400, "1,400.02 ± 0.05"),
@@ -45,7 +46,7 @@ TABLE_2_1 = (
 
 @LAB.verb("tcp", rows=LAB.runs, binary=BINARY, jobs=2)
 def tcp_runs(args) -> int:
-    """Simulates TCP over circuits: all cells that have no row."""
+    """Simulates TCP over circuits, in all cells that have no row."""
     rows, cells = Rows(args.rows / "tcp.csv", tcp.KEY, line_end="\n"), list(tcp.cells())
     code = measure(rows, cells, lambda cell: tcp.measured(args.binary, cell), args.jobs)
     order = {rows.cell(cell): number for number, cell in reversed(list(enumerate(cells)))}
@@ -85,7 +86,7 @@ def rotor(args) -> int:
 
 @LAB.verb(rows=LAB.runs, binary=BINARY, jobs=2)
 def figures(args) -> int:
-    """Simulates all that the others simulate."""
+    """Runs `tcp`, `sequence` and `rotor`."""
     return tcp_runs(args) or sequence(args) or rotor(args)
 
 
@@ -113,7 +114,7 @@ def rings(args) -> int:
     cells=Option(0, "runs at the most; 0 for all that have no row", kind=int),
 )
 def rings_emulated(args) -> int:
-    """Emulates rings of big flows on circuits that follow demand, and simulates the same, cell by cell."""
+    """Emulates and simulates rings of big flows on circuits that follow demand, cell by cell."""
     rows = Rows(args.rows / "rings-emulated.csv", ring_emulated.KEY, line_end="\n")
     cells = rows.missing(ring_emulated.CELLS)[: args.cells or None]
     return measure(rows, cells, lambda cell: ring_emulated.measured(args.binary, args.library, cell, args.seconds, args.dilation))
@@ -205,7 +206,7 @@ def on_time(rows: Sequence[Row]) -> str:
 
 
 def validation_table(rows: Sequence[Row]) -> str:
-    """Return Table 2.1 beside the emulated figures, and how late these were."""
+    """Return Table 2.1 beside the emulated figures, with the emulator's lateness."""
     (row,) = rows
     lines = [
         [name, f"{wanted:,}", thesis, f"{float(row[f'{column}_mean']):,.2f} ± {float(row[f'{column}_sd']):.2f}"]
@@ -220,7 +221,7 @@ def emulated_use(row: Row) -> float:
 
 
 def emulated_table(of: tcp.Measured, rows: Sequence[Row]) -> str:
-    """Return the use of the circuit by the size of a queue under both clocks, and how late the emulator was."""
+    """Return the use of the circuit by the size of a queue under both clocks, with the emulator's lateness."""
     sizes = [int(row["circuit.queue_packets"]) for row in rows]
     lines = [
         ["simulated, %", *(tcp.percent(of[tcp.cell("newreno", size)]) for size in sizes)],

@@ -1,7 +1,7 @@
 """TCP between two racks over circuits, simulated: the settings of Figures 2.6 to 2.11 of the thesis and of its second setting, and tables of their rows.
 
-A *cell* is one run of scenarios/circuit.toml with other sizes, times and congestion controls. Its
-columns say which; empty ones do not apply. Read `cells`, `measured` and `use` first.
+A *cell* is one run of scenarios/circuit.toml with certain sizes, times and congestion controls,
+which are its columns; empty columns do not apply. Read `cells`, `measured` and `use` first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch_lab.programs import json_lines
 SCENARIO = ROOT / "scenarios/circuit.toml"
 #: Rate of a circuit and of the packet network.
 CIRCUIT_BPS, PACKET_BPS = 80e9, 10e9
-#: Columns that tell a cell from others.
+#: Columns that identify a cell.
 KEY = (
     "racks",
     "day_us",
@@ -54,16 +54,17 @@ GROWTHS = ((16, 128), (4, 64))
 AHEAD_US = tuple(range(0, 1_401, 200))
 #: Delays of circuits in Figure 2.11.
 DELAYS_US = (5, 10, 15, 20, 30, 40, 60, 80, 120)
-#: Times ahead in the second setting; 150 us is what the authors' sweep of nights takes.
+#: Times ahead in the second setting; 150 us is the time in the authors' sweep of nights.
 SECOND_AHEAD_US = (150, *range(0, 3_001, 300))
 NIGHTS_US = tuple(4 << power for power in range(10))
 RIVALS = ("newreno", "cubic", "dctcp", "bbr", "bbr1", "retcp", "retcp-cubic", "retcp-dctcp", "tdtcp")
-#: Time before its day in which the original marks acknowledgements where it resizes no queue.
+#: Time before its day in which the original program marks acknowledgements if it resizes no queue.
 ORIGINAL_MARK_US = 600
 #: Time ahead of marks that replace the switch's messages, which TDTCP's hosts get at once: the
 #: night and an acknowledgement's travel time.
 PROMPT_MARK_US = 40
-#: Further settings of a cell, as its column `also` has them: loss detection by time, as Linux has it, and a shorter timeout.
+#: Further settings of a cell, in the form of its column `also`: loss detection by time, as Linux
+#: has it, and a shorter timeout.
 RACK = "transport.rack=true"
 RACK_AND_SHORT_RTO = f'{RACK};transport.rto_min="1 ms"'
 #: Settings that might explain the use of a fixed queue of 64 packets.
@@ -118,7 +119,7 @@ def jittered(row: Row, seed: int) -> Row:
     return row | {"also": f"{row['also']};{drawn}" if row["also"] else drawn}
 
 
-#: Headlines of the table of spreads: what is divided by what.
+#: Headlines of the table of spreads: statement, dividend and divisor.
 SPREADS = (
     ("use, queue grows 1,000 µs ahead, beside 16 packets", "grown", "16"),
     ("use of reTCP alone, beside Reno, 16 packets", "retcp", "16"),
@@ -131,7 +132,8 @@ SPREADS = (
 
 
 def rivals() -> Iterator[tuple[str, list[Row]]]:
-    """Return each congestion control's name and its cells: a fixed queue, the same with RACK, and a queue that grows."""
+    """Yield each congestion control's name and its cells: a fixed queue, a fixed queue with RACK,
+    and a queue that grows."""
     for control in RIVALS:
         # BBR always has RACK.
         also = "" if control in ("bbr", "bbr1") else RACK
@@ -142,12 +144,12 @@ def rivals() -> Iterator[tuple[str, list[Row]]]:
 
 
 def cells() -> Iterator[Row]:
-    """Return all cells."""
+    """Yield all cells of `run.py tcp`."""
     for control in ("newreno", "retcp"):
         yield from (cell(control, size) for size in SIZES)
         yield from (cell(control, small, big, ahead) for small, big in GROWTHS for ahead in AHEAD_US)
-    # Marks as the original program has them, marks as the text has them, and queues that drop what
-    # they cannot keep.
+    # Marks at the time of the original program, marks at the time of the thesis's text, and queues
+    # that drop excess packets.
     yield from (cell("retcp", size, mark_us=ORIGINAL_MARK_US) for size in SIZES)
     yield from (cell("retcp", 16, 128, ahead, mark_us=0) for ahead in AHEAD_US)
     yield from (cell(control, 16, 128, ahead, drops="true") for control in ("newreno", "retcp") for ahead in AHEAD_US)
@@ -178,7 +180,7 @@ def cells() -> Iterator[Row]:
 
 
 def settings(row: Row) -> dict[str, object]:
-    """Return the settings of a cell, as `anabranch simulate --set` has them."""
+    """Return the settings of a cell, in the form of `anabranch simulate --set`."""
     found: dict[str, object] = {
         "sweep": "{}",
         "duration": f'"{row["duration_ms"]} ms"',
@@ -202,14 +204,14 @@ def settings(row: Row) -> dict[str, object]:
 
 
 def simulate(binary: Path, row: Row, *options: object) -> Row:
-    """Run a cell, and return all its figures."""
+    """Run a cell, and return all figures of the run."""
     words = [word for key, value in settings(row).items() for word in ("--set", f"{key}={value}")]
     (found,) = json_lines([binary, "-q", "simulate", SCENARIO, "--json", *words, *options])
     return found
 
 
 def measured(binary: Path, row: Row) -> Row:
-    """Run a cell, and return its figures that rows have."""
+    """Run a cell, and return the figures for its row."""
     found = simulate(binary, row)
     return {name: found.get(name, "") for name in FIGURES}
 
@@ -241,7 +243,7 @@ class Measured:
 
 # --------------------------------------------------------------------------------------- Figure 2.6
 
-#: Phases of the week at which the table of Figure 2.6 has the bytes sent.
+#: Phases of the week for which the table of Figure 2.6 shows the bytes sent.
 PHASES_US = (20, 60, 100, 200, 600, 1_000, 1_400)
 #: Weeks left out at the beginning of a run.
 WARMUP_WEEKS = 20
@@ -315,7 +317,7 @@ def percent(row: Row) -> str:
 
 
 def figure(name: str) -> Callable[[Row], str]:
-    """Return a function that shows a figure of a row, empty where there is none."""
+    """Return a function that shows a figure of a row; an empty text if the row does not have it."""
 
     def shown(row: Row) -> str:
         return f"{float(row[name]):,.0f}" if row[name] not in ("", None) else ""
@@ -323,7 +325,7 @@ def figure(name: str) -> Callable[[Row], str]:
     return shown
 
 
-#: A line of a table: its name, and what it shows of a row.
+#: A line of a table: its name, and the function that shows its figure of a row.
 Line = tuple[str, Callable[[Row], str]]
 #: Lines of the tables of latency.
 LATENCY_LINES = (
@@ -361,7 +363,8 @@ def buffers_tables(of: Measured) -> str:
 
 
 def causes_table(of: Measured) -> str:
-    """Return runs that isolate a cause: when marks begin, what becomes of excess packets, and settings of TCP."""
+    """Return runs that isolate a cause: the time when marks begin, the treatment of excess packets,
+    and settings of TCP."""
     heads = [f"{ahead:,}" for ahead in AHEAD_US]
     grown = [cell("retcp", 16, 128, ahead, mark_us=0) for ahead in AHEAD_US]
     body = lines(of, "reTCP, marks only while the circuit is up", grown)
@@ -390,13 +393,14 @@ def spreads_table(of: Measured) -> str:
 
 
 def static_at(of: Measured, wanted: float, delay_us: int) -> float | None:
-    """Return the least median latency with which fixed queues reach a use of the circuit, between sizes; `None` beyond all."""
+    """Return the least median latency with which fixed queues reach a use of the circuit,
+    interpolated between sizes; `None` if no queue reaches it."""
     rows = [of[cell("newreno", size, delay_us=delay_us)] for size in SIZES]
     low, before = 0.0, 0.0
     for high, after in ((use(row), float(row["latency_us_p50"])) for row in rows):
         if high >= wanted:
             return before + (after - before) * (wanted - low) / (high - low)
-        # A larger queue with less use than a smaller one is no point to interpolate from.
+        # A larger queue with less use than a smaller one is left out of the interpolation.
         if high > low:
             low, before = high, after
     return None
@@ -476,7 +480,7 @@ def rivals_table(of: Measured) -> str:
 
 
 def claims_table(of: Measured) -> str:
-    """Return the statements of the thesis and of NSDI 2020 that have a number, with ours."""
+    """Return the statements of the thesis and of NSDI 2020 that have a number, with our numbers."""
 
     def figures(row: Row) -> tuple[float, float, float]:
         return use(row), float(row["latency_us_p50"]), float(row["latency_us_p99"])
@@ -539,7 +543,7 @@ def claims_table(of: Measured) -> str:
 # ----------------------------------------------------------------------------------- circuits alone
 
 ROTOR = ROOT / "scenarios/rotor.toml"
-#: Rate of each host's link, share of time in which circuits stand, and share of a packet that is data.
+#: Rate of each host's link, share of time in which circuits are up, and share of data in a packet.
 HOST_MBPS, STANDING, DATA = 10e3, 0.9, 1_448 / 1_500
 
 

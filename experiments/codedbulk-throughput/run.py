@@ -41,9 +41,9 @@ PLAN = tomllib.loads((LAB.folder / "plan.toml").read_text())
 BASELINES = ("single_path", "multi_path", "steiner")
 #: Axis titles of the varied values.
 AXES = {"load": "load, mean share of the links", "concurrent": "transfers at once", "destinations": "destinations each"}
-#: The least that a ratio may lie outside the published range and still count as reproduced, as a share.
+#: Largest distance of a reproduced ratio from the published range, as a share.
 TOLERANCE = 0.1
-#: Exit code of the binary for a run that is not to be trusted.
+#: Exit code of the binary for an untrusted run.
 UNTRUSTED = 6
 
 
@@ -65,7 +65,7 @@ class Cell:
 
     @classmethod
     def of(cls, row: dict[str, str]) -> Cell:
-        """The cell that a row of a table is about."""
+        """Return the cell of a row of a table."""
         counts = (int(row[key]) for key in ("concurrent", "destinations"))
         return cls(row["topology"], *counts, float(row["load"]), int(row["seed"]))
 
@@ -110,7 +110,7 @@ class Point:
 
 
 def points(sample: bool = False) -> Iterator[tuple[Point, Row]]:
-    """Points of all figures, or of the sample only."""
+    """Yield the points of all figures, or only of the sample, each with its figure."""
     for figure in PLAN["figure"]:
         chosen = PLAN["sample"]["points"][figure["name"]] if sample else figure["points"]
         for topology, values in chosen.items():
@@ -126,7 +126,7 @@ def call(binary: Path, runs: Path, options: Sequence[object], timeout_s: float) 
     Skipped
         This machine cannot emulate networks.
     Untrusted
-        The emulator or the sites' programs do not vouch for the figures.
+        The emulator or the sites' programs ran too late for trusted figures.
     Failed
         The binary fails for another reason.
     """
@@ -149,7 +149,7 @@ def call(binary: Path, runs: Path, options: Sequence[object], timeout_s: float) 
 
 
 def options_of(cell: Cell, scheme: str, settings: Row) -> list[str]:
-    """Options of the binary for one run."""
+    """Return the options of the binary for one run."""
     of_option = {
         "--rate": "rate",
         "--warm-up": "warm_up_s",
@@ -167,12 +167,12 @@ def options_of(cell: Cell, scheme: str, settings: Row) -> list[str]:
 
 
 def asked(cell: Cell, scheme: str) -> str:
-    """Names what is asked of a run, settings included."""
+    """Return a hash of all options of a run, settings included."""
     return hashlib.sha256(json.dumps(options_of(cell, scheme, PLAN["settings"])).encode()).hexdigest()[:16]
 
 
 class Measured:
-    """The finished runs: sorted by cell and scheme, and those asked for otherwise give way to new ones."""
+    """The finished runs, sorted by cell and scheme; a new run replaces one with other options."""
 
     def __init__(self) -> None:
         self.path = LAB.folder / "measured.csv"
@@ -184,18 +184,18 @@ class Measured:
         return row if row is not None and row["asked"] == asked(cell, scheme) else None
 
     def missing(self, cells: list[Row]) -> list[Row]:
-        """Runs that are not known."""
+        """Return the runs that have no row with the current settings."""
         return [cell for cell in cells if self.known(cell["cell"], cell["scheme"]) is None]
 
     def add(self, row: Row) -> None:
-        """Keeps a run."""
+        """Add the row of a run, and write the file."""
         cell, figures = row["cell"], {key: value for key, value in row.items() if key != "cell"}
         self.rows[cell, row["scheme"]] = {key: str(value) for key, value in (dataclasses.asdict(cell) | figures).items()}
         write_csv(self.path, (self.rows[key] for key in sorted(self.rows)))
 
 
 def measure_once(binary: Path, runs: Path, cell: Cell, scheme: str, at_commit: str) -> Row:
-    """Measures what `scheme` does in `cell`, several times where a run gives no figure."""
+    """Run `scheme` in `cell`, again if a run fails, and return the row of figures."""
     settings = PLAN["settings"]
     options = options_of(cell, scheme, settings)
     (row,) = until_trusted(lambda: call(binary, runs, options, settings["timeout_s"]), settings["tries"], Failed)
@@ -217,7 +217,7 @@ Table = dict[tuple[Point, int, str], float]
 
 
 def ratios(table: Table, baseline: str, figure: str, topologies: Sequence[str]) -> dict[Point, float]:
-    """Coded's mean rate over the baseline's at each point, over the seeds that have both.
+    """Return coded's mean rate over the baseline's at each point, over the seeds that have both.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def ratios(table: Table, baseline: str, figure: str, topologies: Sequence[str]) 
 
 
 def expected(whole: Table, flows: Table, measured: Table) -> list[Row]:
-    """The published ratios beside our planned and measured ones."""
+    """Return the published ratios with our planned and our measured ratios."""
     rows = []
     for figure, by_topology in PLAN["published"].items():
         for name, of_baseline in by_topology.items():
@@ -294,7 +294,7 @@ def expected(whole: Table, flows: Table, measured: Table) -> list[Row]:
 
 
 def draw_figures(whole: Table, flows: Table, measured: Table) -> None:
-    """Draws coded's ratio to each baseline, ours and the published range, one picture for each
+    """Draw coded's ratio to each baseline, our value and the published range, one picture for each
     figure."""
     try:
         from anabranch_lab import figures as lab_figures
@@ -351,7 +351,7 @@ def predicted_tables() -> tuple[Table, Table]:
 
 
 def predict_all(args) -> None:
-    """Plans every cell of every figure; writes ``predicted.csv``."""
+    """Plan every cell of every figure, and write ``predicted.csv``."""
     settings = PLAN["settings"]
     options = ["--rate", settings["rate"], "--schemes", ",".join(settings["predicted"]), "--predict"]
     rows: list[Row] = []
@@ -370,7 +370,7 @@ def predict_all(args) -> None:
 
 
 def measure_all(args, kept: Measured, is_sample: bool) -> int:
-    """Measures by every scheme those cells that are not known, the first seeds first; the exit code."""
+    """Run every scheme in all cells without a row, the first seeds first; return the exit code."""
     seeds = (PLAN["sample"] if is_sample else PLAN["settings"])["seeds"]
     cells = sorted({point.cell(figure, seed) for point, figure in points(is_sample) for seed in seeds}, key=lambda cell: (cell.seed, cell))
     began = time.monotonic()
@@ -378,7 +378,7 @@ def measure_all(args, kept: Measured, is_sample: bool) -> int:
     def is_over() -> bool:
         return time.monotonic() - began > args.budget
 
-    # Hours pass until the last run, and the working tree may change meanwhile.
+    # The last run ends hours later, and the working tree may change until then.
     at_commit = commit(dirty=True) or "unknown"
 
     def run(one: Row) -> Row | None:
@@ -396,7 +396,7 @@ def measure_all(args, kept: Measured, is_sample: bool) -> int:
 
 
 def measured_table(kept: Measured) -> Table:
-    """Returns the rate of each finished run."""
+    """Return the rate of each finished run."""
     settings = PLAN["settings"]
     measured: Table = {}
     for (point, figure), seed, scheme in itertools.product(points(), settings["seeds"], settings["schemes"]):
@@ -410,14 +410,14 @@ NAMES = {"b4": "B4", "internet2": "Internet2", "both": "both", "steiner_one_tree
 
 
 def published(figure: str, topology: str, baseline: str) -> str:
-    """Returns the paper's range of ratios to a baseline."""
+    """Return the paper's range of ratios to a baseline."""
     of_figure = PLAN["published"][figure]
     low, high, *wording = of_figure.get(topology, of_figure.get("both"))["steiner" if baseline == "steiner_one_tree" else baseline]
     return wording[0] if wording else f"{low}-{high}" if low < high else str(low)
 
 
 def ratios_written() -> str:
-    """Returns the README with its table of ratios."""
+    """Return the README with its table of ratios."""
     ours = {row["metric"]: row["ours"] for row in read_csv(LAB.folder / "expected.csv")}
     lines = []
     for figure, by_topology in PLAN["published"].items():
@@ -434,7 +434,7 @@ def ratios_written() -> str:
 
 
 def full_rate_written() -> str:
-    """Returns the README of codedbulk-full-rate with its table of ratios, beside those emulated here."""
+    """Return the README of codedbulk-full-rate with its table of ratios, and with the ratios emulated here."""
     ours = {row["metric"]: row["ours"] for row in read_csv(FULL_RATE / "expected.csv")}
     emulated = measured_table(Measured())
     lines = []
@@ -456,7 +456,7 @@ LAB.tables_of(FULL_RATE / "README.md", full_rate_written)
 
 
 def conclude(kept: Measured) -> None:
-    """Writes expected.csv, draws, and compares our ratios with the published ones, from the
+    """Write expected.csv, draw the figures, and compare our ratios with the published ones, from the
     existing rows."""
     whole, flows = predicted_tables()
     measured = measured_table(kept)
@@ -488,13 +488,13 @@ def plan_and_measure(args) -> int:
 
 @LAB.verb()
 def draw(args) -> None:
-    """Only the figures and expected.csv, from the rows that are there."""
+    """Writes only the figures and expected.csv, from the existing rows."""
     conclude(Measured())
 
 
 @LAB.verb(**RUNS)
 def smoke(args) -> int:
-    """One cell with bounds, for make test; and the tables of the READMEs."""
+    """Runs one cell with bounds, for make test, and checks the tables of the READMEs."""
     check_tables()
     check = PLAN["smoke"]
     settings = {**PLAN["settings"], "warm_up_s": check["warm_up_s"], "window_s": check["window_s"]}

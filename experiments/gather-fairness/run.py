@@ -3,8 +3,8 @@ it.
 
 ``run.py simulated`` and ``run.py emulated`` run the same cells: some parties share one link behind
 a queue for 60 s, and a flow of small datagrams, 20 a second, crosses it with them. In the
-emulation, a party is `gather get`, or TCP flows of the kernel that this file sends; in the
-simulation, the same protocols' state machines. Both write a row for each party to ``rows.csv``;
+emulation, a party is `gather get`, or TCP flows of the kernel that this program sends; in the
+simulation, a party is the state machine of the same protocol. Both write a row for each party to ``rows.csv``;
 cells that have rows are not run again. ``run.py table`` prints the rows and the bounds that do not
 hold. ``run.py smoke`` simulates some seconds and checks that the rows are plausible. Standard
 library only.
@@ -37,7 +37,8 @@ ASKED_HZ, ASKED_BYTES = 20, 100
 #: packets.
 PACKET_BYTES, SEGMENT_BYTES, SYMBOL_BYTES = 1500, 1448, 1434
 #: Parties on the link. `gather-3` is one pull from three servers, `bbr-4` four flows of TCP with
-#: BBR's first version, which the kernel has, and `bbr3-4` with its third, which kernels lack.
+#: BBR's first version, which the kernel has, and `bbr3-4` with BBR's third version, which kernels
+#: lack.
 MIXES = (
     *("gather-1", "gather-3", "cubic-1", "bbr-1"),
     *(f"{ours}+{theirs}" for ours in ("gather-1", "gather-3") for theirs in ("cubic-1", "cubic-4", "bbr-1", "bbr-4", "bbr3-1", "bbr3-4")),
@@ -47,7 +48,8 @@ MIXES = (
 #: The simulator's names of TCP's congestion controls.
 SIMULATED = {"cubic": "cubic", "bbr": "bbr1", "bbr3": "bbr"}
 QUEUES = (0.5, 1.0, 2.0, 4.0)
-#: Bounds on the share of the fair rate, on the ratio of two pulls' rates, and below which share a party starves.
+#: Bounds on a pull's share of the fair rate and on the ratio of two pulls' rates; the share below
+#: which a party starves.
 SHARES, RATIO_MAX, STARVED = (0.5, 2.0), 1.3, 0.1
 
 
@@ -64,7 +66,7 @@ class Cell:
     queue_bdps
         The queue before the shared link, in products of rate and round trip.
     run_s, warmup_s
-        Time that all parties send, and the part at its beginning that does not count, in seconds.
+        Seconds that all parties send, and seconds at the beginning that do not count.
     """
 
     mix: str
@@ -84,16 +86,17 @@ class Cell:
         return clock == "simulated" or all(kind != "bbr3" for kind, _ in self.parties())
 
     def queue_bytes(self) -> int:
-        """Bytes of the queue: four packets at least."""
+        """Bytes of the queue: at least four packets."""
         return max(int(self.link_mbps * 1e6 / 8 * self.rtt_ms / 1e3 * self.queue_bdps), 4 * PACKET_BYTES)
 
     def topology(self) -> str:
-        """Two switches with the shared link between, the parties' hosts on either side of it; a client stands before its servers."""
+        """Two switches with the shared link between them and the parties' hosts at both; a client
+        precedes its servers in the list."""
         hosts = [("right", "asker"), ("left", "echo")]
         for number, (kind, count) in enumerate(self.parties()):
             hosts.append(("right", f"p{number}"))
             hosts += [("left", f"p{number}s{server}") for server in range(count if kind == "gather" else 1)]
-        # The hosts' links are no bottleneck, and nothing is lost there.
+        # The hosts' links are no bottleneck, and lose no packets.
         ends = [(switch, host, 4 * self.link_mbps, 1.0, 4_000_000) for switch, host in hosts]
         ends.append(("left", "right", self.link_mbps, self.rtt_ms / 2 - 2.0, self.queue_bytes()))
         cables = [
@@ -103,7 +106,7 @@ class Cell:
         return topology("shared", ["left", "right"], [host for _, host in hosts], cables)
 
     def object_bytes(self) -> int:
-        """More than the link carries in all the time."""
+        """Bytes of the object: more than the link carries during the run."""
         return int(self.link_mbps * 1e6 / 8 * (self.run_s + 10.0) * 1.1)
 
 
@@ -114,7 +117,8 @@ COLUMNS = [*KEY, "number", "party", "rate_mbps", "rtt_ms_p50", "rtt_ms_p99", "la
 
 
 def scenario(cell: Cell, network: Path) -> str:
-    """The cell as `anabranch simulate` reads it: one workload for each pull and each flow, and one for the interactive flow."""
+    """Return the cell as a scenario of `anabranch simulate`: one workload for each pull and each
+    flow, and one for the interactive flow."""
     work: list[Row] = []
     for number, (kind, count) in enumerate(cell.parties()):
         if kind == "gather":
@@ -128,9 +132,9 @@ def scenario(cell: Cell, network: Path) -> str:
         {
             "duration": f"{cell.run_s} s",
             "warmup": f"{cell.warmup_s} s",
-            # The time of a packet on the shared link keeps flows from falling into step.
+            # A jitter of one packet's time on the shared link prevents synchronised flows.
             "network": {"topology": str(network), "jitter": f"{PACKET_BYTES * 8 / cell.link_mbps:.0f} us"},
-            # TCP as Linux has it; see experiments/sim-vs-emu.
+            # TCP as in Linux; see experiments/sim-vs-emu.
             "transport": {"control": "cubic", "rack": True, "quick_ack": 16},
             "workload": work,
         }
@@ -138,14 +142,14 @@ def scenario(cell: Cell, network: Path) -> str:
 
 
 def simulate(binary: Path, cell: Cell, trial: int) -> list[Row]:
-    """The rows of one simulated trial."""
+    """Simulate one trial, and return its rows."""
     with tempfile.TemporaryDirectory(prefix="gather-fairness-") as name:
         folder = Path(name)
         (folder / "shared.toml").write_text(cell.topology())
         (folder / "cell.toml").write_text(scenario(cell, folder / "shared.toml"))
         said = json_lines([binary, "-q", "simulate", folder / "cell.toml", "--json", "--set", f"seed={trial + 1}"])
     asked = next(row for row in said if row["workload"] == "udp")
-    # The way there is measured for all packets; the way back is a link without other traffic.
+    # The delay to the echo is measured for all packets; the way back has no other traffic.
     rtt_ms = {column: round(asked[f"delay_us_{column[7:]}"] / 1e3 + cell.rtt_ms / 2, 3) for column in ("rtt_ms_p50", "rtt_ms_p99")}
     rates = iter(row["goodput_mbps"] for row in said if row["workload"] != "udp")
     rows: list[Row] = []
@@ -169,7 +173,7 @@ def wait_until(at: float) -> None:
 
 
 def begin(task: Row) -> tuple[float, float, float]:
-    """Waits for the start; gives it, the end of the warm-up and the end."""
+    """Wait for the start; return the times of the start, of the end of the warm-up and of the end."""
     go = Path(task["folder"]) / "go"
     for _ in range(60_000):
         if go.exists():
@@ -182,7 +186,7 @@ def begin(task: Row) -> tuple[float, float, float]:
 
 @LAB.inside
 def source(task: Row) -> None:
-    """Sends without end to whoever connects, by the task's congestion control."""
+    """Send without end on every accepted connection, with the task's congestion control."""
     listener = socket.create_server((os.environ["ANABRANCH_ADDRESS"], PORT))
     listener.setblocking(False)
     chosen = selectors.DefaultSelector()
@@ -207,7 +211,7 @@ def source(task: Row) -> None:
 
 @LAB.inside
 def sink(task: Row) -> list[float]:
-    """Receives the flows of a source, and returns the rate of each in whole packets."""
+    """Receive the flows of a source, and return the rate of each in whole packets."""
     _, warm, end = begin(task)
     chosen = selectors.DefaultSelector()
     flows = range(task["count"])
@@ -229,7 +233,7 @@ def sink(task: Row) -> list[float]:
 
 @LAB.inside
 def pull(task: Row) -> list[float]:
-    """Pulls by `gather get`, and says the rate of all packets that came."""
+    """Pull by `gather get`, and return the rate of all packets that the site received."""
     _, warm, end = begin(task)
     get = subprocess.Popen(task["words"], stderr=subprocess.PIPE, text=True)
     wait_until(warm)
@@ -246,7 +250,7 @@ def pull(task: Row) -> list[float]:
 
 @LAB.inside
 def echo(_: Row) -> None:
-    """Sends each datagram back."""
+    """Send each datagram back."""
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     own.bind((os.environ["ANABRANCH_ADDRESS"], PORT))
     while True:
@@ -256,7 +260,7 @@ def echo(_: Row) -> None:
 
 @LAB.inside
 def ask(task: Row) -> dict[str, float]:
-    """Gives the start signal, asks all the time, and waits for the results of the parties."""
+    """Give the start signal, send requests until the end, and wait for the results of the parties."""
     folder = Path(task["folder"])
     (folder / "go.new").write_text(repr(time.monotonic() + 0.5))
     (folder / "go.new").rename(folder / "go")
@@ -269,7 +273,7 @@ def ask(task: Row) -> dict[str, float]:
     sent: dict[int, float] = {}
     times: list[float] = []
     next_at = warm
-    # Answers that are under way at the end still count.
+    # Answers that arrive within 2 s after the end still count.
     while (now := time.monotonic()) < end + 2.0:
         if next_at <= now and next_at < end:
             sent[len(sent)] = now
@@ -289,7 +293,7 @@ def ask(task: Row) -> dict[str, float]:
 
 
 def emulate(binary: Path, cell: Cell) -> list[Row]:
-    """The rows of one emulated trial."""
+    """Emulate one trial, and return its rows."""
     with tempfile.TemporaryDirectory(prefix="gather-fairness-") as name:
         folder = Path(name)
         subprocess.run([binary, "-q", "gather", "keys", "--out", folder / "keys"], check=True)
@@ -306,7 +310,7 @@ def emulate(binary: Path, cell: Cell) -> list[Row]:
                 get = f"{binary} -q gather get {holders}/object -o {folder / site} --keys {folder / 'keys'} --no-sync"
                 serve = f"exec {binary} -q gather serve {folder / 'served'} --keys {folder / 'keys'} --listen $ANABRANCH_ADDRESS:{PORT}"
                 programs += [(f"{site}s{server}", serve) for server in range(count)]
-                # `emulate` puts addresses into the line, which so has to hold the command.
+                # `emulate` replaces names by addresses only in this line, so the command is in it.
                 parties.append(LAB.task(pull, folder, site, **times))
                 programs.append((site, f"exec {parties[-1]} {get}"))
             else:
@@ -321,7 +325,7 @@ def emulate(binary: Path, cell: Cell) -> list[Row]:
         def clear() -> None:
             for path in (folder / "go", *results, *(folder / f"p{number}" for number in range(len(parties)))):
                 path.unlink(missing_ok=True)
-            # A pull would resume from parts of the try before.
+            # A pull would resume from parts of the previous try.
             for part in folder.glob(".anabranch-*"):
                 part.unlink()
 
@@ -350,7 +354,7 @@ CELLS = {
 @LAB.verb("simulated", trials=5, **CELLS)
 @LAB.verb("emulated", trials=1, **CELLS)
 def all_cells(args) -> int:
-    """All cells of one clock that are not in the rows yet."""
+    """Runs all cells of one clock that have no rows."""
     cells = []
     for at in product(trial=range(args.trials), queue=args.queue, mix=args.mix or MIXES):
         cell = Cell(at["mix"], args.rate, args.rtt, at["queue"], args.seconds, args.warmup)
@@ -372,7 +376,7 @@ def all_cells(args) -> int:
 
 
 def jain(rates: list[float]) -> float:
-    """Jain's index: 1 where all are the same, 1 / n where one has all.
+    """Return Jain's index of n rates: 1 if all are equal, 1 / n if only one is not 0.
 
     >>> jain([1.0, 1.0]), jain([1.0, 0.0])
     (1.0, 0.5)
@@ -412,7 +416,7 @@ class Summary:
     clock, mix, link_mbps, queue
         The settings of the cell.
     parties
-        Their names: a pull is one party, and so is each flow of TCP.
+        Names of the parties: a pull is one party, and so is each flow of TCP.
     rates, shares
         Rate of each party in Mbit/s, and as a multiple of the fair rate, which is the total rate
         over the number of parties.
@@ -444,12 +448,12 @@ class Summary:
     rtt_ms: list[float]
 
     def broken(self) -> list[str]:
-        """Bounds that do not hold."""
+        """List the bounds that do not hold."""
         return broken(self.parties, self.shares, self.least, self.apart) if len(self.rates) > 1 else []
 
 
 def summaries(path: Path) -> list[Summary]:
-    """Summaries of all cells, in the order of clocks, queues and mixes."""
+    """Return summaries of all cells, in the order of clocks, queues and mixes."""
     found = []
     cells = grouped(read_csv(path), "clock", *CELL)
     for cell in sorted(cells, key=lambda cell: (cell[0], float(cell[4]), MIXES.index(cell[1]))):
@@ -481,7 +485,7 @@ def show_table(args) -> None:
 
 
 def whole(all_cells: list[Summary]) -> str:
-    """A line for each cell."""
+    """Return a table with a line for each cell."""
     lines = []
     for it in all_cells:
         told = [it.clock, it.mix, it.queue, ", ".join(f"{rate:.1f}" for rate in it.rates), f"{it.whole_mbps / it.link_mbps:.3f}"]
@@ -492,7 +496,7 @@ def whole(all_cells: list[Summary]) -> str:
 
 
 def brief(all_cells: list[Summary]) -> str:
-    """The tables of the README.
+    """Return the tables of the README.
 
     For each mix and queue the first party's share (as flows if a pull has several servers), the
     ratio of two equal parties' rates, and the interactive flow's round trip. Simulated and emulated
@@ -531,7 +535,8 @@ def brief(all_cells: list[Summary]) -> str:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
-    """Some simulated seconds: each party gets something, all together no more than the link has, and nothing is as fast as light."""
+    """Simulates some seconds: each party gets a share, the total is at most the link's rate, and
+    round trips are plausible."""
     for mix in ("gather-3+cubic-1", "gather-1+gather-1"):
         cell = Cell(mix, 10.0, 20.0, 2.0, 4.0, 1.0)
         rows = simulate(args.binary, cell, 0)
@@ -540,7 +545,7 @@ def smoke(args) -> None:
         print(f"{mix}: Mbit/s {rates}, round trips {rtt_ms} ms")
         assert len(rows) == 2 and all(rate > 0.1 for rate in rates), "a party got nothing"
         assert 0.7 * cell.link_mbps < sum(rates) < 1.02 * cell.link_mbps, "all together fill the link, and not more"
-        # The queue holds two round trips; the width of a histogram's bucket may be missing.
+        # The queue holds two round trips; a value may be up to one bucket of the histogram too low.
         assert 20.0 <= rtt_ms[0] <= rtt_ms[1] <= 3.1 * cell.rtt_ms + 1.0, "a round trip is the path's and at most a full queue's"
 
 

@@ -5,7 +5,7 @@ an emulated network.
 and fetches in the client's site. Every server holds a different object; the client fetches all, and
 the clock stops when all have arrived and are equal to the servers' files. Trials that the emulator
 does not trust are repeated and never counted. Standard library only; without an installed
-``aria2c`` its cells are left out, with a line that says so.
+``aria2c`` its cells are left out, with a message.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LAB = Experiment(__file__, __doc__)
 PORT = 7180
 CELL = ["servers", "method", "congestion_control", "trial"]
 COLUMNS = [*CELL, "took_s", "goodput_mbps", "of_link_share", "cpu_s", "dropped_packets", "lateness_us_p99"]
-#: Method, and the congestion controls of TCP with which it is tried.
+#: Methods, and the congestion controls of TCP for each.
 METHODS = {"gather": ["bbr"], "gather-unaware": ["bbr"], "curl": ["reno", "bbr"], "aria2c": ["reno", "bbr"]}
 
 
 def fetch(task: Row) -> list[str]:
-    """The command that fetches all objects."""
+    """Return the command that fetches all objects."""
     servers, method = task["servers"], task["method"]
     places = [f"{os.environ[f'ANABRANCH_ADDRESS_S{server}']}:{PORT}/object-{server}" for server in range(servers)]
     if method == "curl":
@@ -47,7 +47,7 @@ def fetch(task: Row) -> list[str]:
 
 @LAB.inside
 def trial(task: Row) -> dict[str, float]:
-    """Fetches, inside the client's site."""
+    """Fetch all objects inside the client's site, and compare them with the servers' files."""
     os.chdir(task["folder"])
     shutil.rmtree("out", ignore_errors=True)
     os.mkdir("out")
@@ -59,7 +59,7 @@ def trial(task: Row) -> dict[str, float]:
 
 
 def serve(binary: Path, folder: Path, method: str, server: int) -> str:
-    """The line that serves in a server's site."""
+    """Return the command line that serves in a server's site."""
     if method.startswith("gather"):
         return f"exec {binary} -q gather serve {folder}/{server} --keys {folder}/keys --listen $ANABRANCH_ADDRESS:{PORT}"
     return f"exec {sys.executable} -m http.server {PORT} --bind $ANABRANCH_ADDRESS --directory {folder}/{server} >/dev/null 2>&1"
@@ -79,7 +79,7 @@ def serve(binary: Path, folder: Path, method: str, server: int) -> str:
     only=repeatable(sorted(METHODS), "this method"),
 )
 def all_trials(args) -> int:
-    """All trials that are not in the output yet."""
+    """Runs all trials that have no row."""
     methods = installed((name for name in METHODS if not args.only or name in args.only), {"aria2c": "aria2c"})
     ways = [(method, control) for method in methods for control in METHODS[method]]
     cells = [

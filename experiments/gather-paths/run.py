@@ -1,14 +1,14 @@
 """One object over many kinds of paths: `gather` compared with curl and aria2, on emulated networks.
 
-``run.py all`` builds for each cell a client behind one link, and servers behind that, and fetches
-in the client's site. Each server holds the object; the clock stops when all of it has arrived and
+``run.py all`` builds for each cell a client behind one link, with servers behind that link, and
+fetches in the client's site. Each server holds the object; the clock stops when the whole object has arrived and
 is equal to the servers' file. curl and HTTP/3 ask the first server, the other methods ask all.
 Trials that the emulator does not trust are repeated and never counted. ``run.py simulated`` runs
-the same cells in the simulator, `gather`'s state machines and one flow of TCP's BBR from the first
-server: for links that the emulator does not carry, and for all combinations of the settings. Cells
-that are in the output are not run again. ``run.py explain`` traces the cells that miss their share
+the same cells in the simulator, with `gather`'s state machines and one flow of TCP's BBR from the
+first server: for links that are too fast for the emulator, and for all combinations of the
+settings. Cells that have rows are not run again. ``run.py explain`` traces the cells that miss their share
 of the link. Standard library only, and `nginx`; ``aria2c``, and HTTP/3 where there is no ``go`` to
-build ``http3``, are left out with a line that says so. ``run.py smoke`` runs one small cell, writes
+build ``http3``, are left out with a message. ``run.py smoke`` runs one small cell, writes
 nothing and checks that its rows are plausible; if it cannot run it says ``skipped: 1 (why)``.
 """
 
@@ -33,7 +33,7 @@ from anabranch_lab.programs import Failed, installed, json_lines, require_emulat
 
 LAB = Experiment(__file__, __doc__)
 PORT, TLS_PORT = 7180, 7181
-# Method, and the congestion controls of TCP with which it is tried.
+# Methods, and the congestion controls of TCP for each.
 METHODS = {
     "gather": ["bbr"],
     "gather-link": ["bbr"],
@@ -60,8 +60,8 @@ class Cell:
     rate_mbps
         Rate of the client's link. The servers' links have twice this rate.
     rtt_ms
-        Round trip between the client and the mean server; the servers' distance behind the client's
-        link is half to one and a half times the mean.
+        Mean round trip between the client and its servers; the servers' distances behind the
+        client's link are half to one and a half times the mean.
     loss
         Share of packets that the client's link loses at random, in each direction.
     burst
@@ -88,7 +88,7 @@ class Cell:
         return nearest_s + math.ceil(self.size / BLOCK_BYTES) * PACKET_BYTES * 8e-6 / self.rate_mbps / (1 - self.loss)
 
     def queue_bytes(self) -> int:
-        """Bytes of each queue: four packets at least."""
+        """Bytes of each queue: at least four packets."""
         return max(int(self.rate_mbps * 1e6 / 8 * self.rtt_ms / 1e3 * self.queue_bdps), 6_000)
 
     def topology(self) -> str:
@@ -107,7 +107,7 @@ class Cell:
 
 CELL = [field.name for field in dataclasses.fields(Cell)]
 KEY = [*CELL, "method", "congestion_control", "trial"]
-#: Values of columns that older rows lack.
+#: Values of columns that older rows do not have.
 BEFORE = {"burst": "1"}
 #: Integer columns; the size from which an object has a rate instead of a time; bytes of the object
 #: in a packet of `gather`.
@@ -125,7 +125,7 @@ PARTS = ["asked", "data", "lost", "useless", "start", "between", "end"]
 
 
 def fetch(task: Row) -> list[str]:
-    """The command that fetches the object."""
+    """Return the command that fetches the object."""
     address = [os.environ[f"ANABRANCH_ADDRESS_S{server}"] for server in range(task["servers"])]
     method = task["method"]
     if method == "curl":
@@ -151,7 +151,7 @@ def fetch(task: Row) -> list[str]:
 
 @LAB.inside
 def trial(task: Row) -> dict[str, float]:
-    """Fetches, inside the client's site."""
+    """Fetch the object inside the client's site, and compare it with the servers' file."""
     os.chdir(task["folder"])
     shutil.rmtree("out", ignore_errors=True)
     os.mkdir("out")
@@ -167,7 +167,7 @@ def trial(task: Row) -> dict[str, float]:
 
 
 def serve(binary: Path, folder: Path, method: str, server: int) -> str:
-    """The line that serves in a server's site."""
+    """Return the command line that serves in a server's site."""
     keys, root = folder / "keys", folder / str(server)
     if method.startswith("gather"):
         allow = "sysctl -qw net.ipv4.tcp_fastopen=3; " if method == "gather-again" else ""
@@ -179,7 +179,7 @@ def serve(binary: Path, folder: Path, method: str, server: int) -> str:
 
 
 def emulate(binary: Path, folder: Path, cell: Cell, method: str, control: str, seconds_max: float, tries: int = TRIES) -> Row:
-    """One trial in a separate emulation; with 0 tries it need not be trusted."""
+    """Run one trial in a separate emulation; with 0 tries, an untrusted result is accepted."""
     payload = folder / f"object-{cell.size}"
     if not payload.exists():
         noise = random.Random(cell.size)
@@ -211,9 +211,9 @@ def run_simulator(binary: Path, folder: Path, cell: Cell, method: str, number: i
         work = {"kind": "trace", "file": str(folder / "flow.csv")}
     scenario = {
         "duration": f"{seconds_max} s",
-        # The time of a packet on the client's link keeps servers from falling into step.
+        # A jitter of one packet's time on the client's link prevents synchronised servers.
         "network": {"topology": str(folder / "paths.toml"), "jitter": f"{1500 * 8 / cell.rate_mbps:.2f} us"},
-        # TCP as Linux has it; see experiments/sim-vs-emu.
+        # TCP as in Linux; see experiments/sim-vs-emu.
         "transport": {"control": "bbr", "rack": True, "quick_ack": 16},
         "workload": [work],
     }
@@ -225,7 +225,7 @@ def run_simulator(binary: Path, folder: Path, cell: Cell, method: str, number: i
 
 
 def simulate(binary: Path, folder: Path, cell: Cell, method: str, number: int, seconds_max: float) -> Row:
-    """One trial in the simulator, as a row of figures."""
+    """Run one trial in the simulator, and return its row of figures."""
     said = run_simulator(binary, folder, cell, method, number, seconds_max)
     goodput = said["goodput_mbps"]
     return {
@@ -239,7 +239,7 @@ def simulate(binary: Path, folder: Path, cell: Cell, method: str, number: int, s
 
 
 def packets_of(path: Path) -> list[tuple[float, int]]:
-    """Delivery times in seconds and sizes in bytes of the data packets in a simulator's capture."""
+    """Return delivery times in seconds and sizes in bytes of the data packets in a simulator's capture."""
     return [(packet.time_ns / 1e9, packet.size_bytes) for packet in packets(path) if packet.size_bytes > DATA_BYTES]
 
 
@@ -288,10 +288,10 @@ def split(cell: Cell, said: Row, packets: list[tuple[float, int]]) -> dict[str, 
 
 @LAB.verb(rows=LAB.folder / "simulated.csv", out=LAB.folder / "explained.csv", binary=BINARY, seconds_max=120.0)
 def explain(args) -> int:
-    """Traces the first trial of each simulated cell that misses its share of the link, and says where the time went.
+    """Traces the first trial of each simulated cell that misses its share of the link, and divides the time into parts.
 
-    Lines of cells that miss it no longer, and of trials that took another time than now, are left
-    out of the output first.
+    First it removes from the output the lines of cells that now reach their share, and of trials
+    whose time is now different.
     """
     of_cell = grouped((row for row in read_csv(args.rows, BEFORE) if row["method"] == "gather" and float(row["loss"]) > 0), *CELL)
     cells = {cell_of(rows[0]): rows for rows in of_cell.values()}
@@ -332,7 +332,7 @@ def explained(rows: list[dict[str, str]], cells: list[Cell]) -> None:
 
 
 def cell_of(row: dict[str, str]) -> Cell:
-    """Cell of a row."""
+    """Return the cell of a row."""
     return Cell(**{name: (int if name in INTEGERS else float)(row[name]) for name in CELL})
 
 
@@ -354,7 +354,7 @@ AXES = {
 @LAB.verb("all", out=LAB.runs, only=repeatable(sorted(METHODS), "this method"), **AXES)
 @LAB.verb("simulated", out=LAB.runs.with_name("gather-paths-simulated"), only=repeatable(sorted(SIMULATED), "this method"), **AXES)
 def all_trials(args) -> int:
-    """All trials that are not in the output yet."""
+    """Runs all trials that have no row."""
     is_simulated = args.verb == "simulated"
     controls = SIMULATED if is_simulated else METHODS
     methods = installed((name for name in controls if not args.only or name in args.only), {"aria2c": "aria2c", "http3": "go"})
@@ -363,7 +363,7 @@ def all_trials(args) -> int:
     cells = [
         cell | {"method": way[0], "congestion_control": way[1], "trial": number}
         for cell in product(**dict(zip(CELL, axes, strict=True)))
-        # Bursts of no losses are none.
+        # Without losses, the length of bursts has no effect.
         if cell["loss"] > 0 or cell["burst"] == args.burst[0]
         for number in range(args.trials)
         for way in ways
@@ -398,11 +398,12 @@ def show_table(args) -> None:
 
 
 def medians(rows: list[dict[str, str]], is_brief: bool) -> None:
-    """Prints a line for each cell, as the README has it, or where it is brief those alone where `gather` is behind, and how many there are.
+    """Print a line for each cell, as in the README; if brief, only the cells in which `gather` is behind, and their number.
 
-    Medians, over as many trials as stand in brackets: Mbit/s of the object, milliseconds for
-    objects below 10 MiB. Bold is `gather` where the best of the others is better by more than 5 %.
-    At the end the share of an object's packets that `gather` had dropped by full queues.
+    Values are medians, with the number of trials in brackets: Mbit/s of the object, milliseconds
+    for objects below 10 MiB. Values of `gather` are bold if the best other method is better by more
+    than 5 %. The last column is the number of packets of `gather` that full queues dropped, as a
+    share of the object's packets.
     """
     cells = {cell_of(those[0]): grouped(those, "method", "congestion_control") for those in grouped(rows, *CELL).values()}
     ways = [(method, control) for method, controls in (METHODS | SIMULATED).items() for control in controls]
@@ -434,7 +435,7 @@ def medians(rows: list[dict[str, str]], is_brief: bool) -> None:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
-    """One small cell by `gather` and, where installed, by curl; checks its rows."""
+    """Runs one small cell by `gather` and, if installed, by curl; checks its rows."""
     seconds_max, cell = 60.0, Cell(20.0, 10.0, 0.01, 4, 1.0, 2, 256 << 10)
     with tempfile.TemporaryDirectory(prefix="gather-paths-") as name:
         folder = Path(name)
@@ -446,10 +447,10 @@ def smoke(args) -> None:
         require_emulator(args.binary)
         subprocess.run([args.binary, "-q", "gather", "keys", "--out", folder / "keys"], check=True)
         for method in ["gather", *(["curl", "curl-tls"] if shutil.which("nginx") and shutil.which("curl") else [])]:
-            # The checks of a sample hold of late emulations, too.
+            # The checks of a sample also hold for late emulations.
             row = emulate(args.binary, folder, cell, method, "reno", seconds_max, tries=0)
             assert list(row) == FIGURES, "a row has every column"
-            # A question and its answer, and all bytes at the link's rate.
+            # The time of a request and its answer, and of all bytes at the link's rate.
             least_s = cell.rtt_ms / 1e3 * 0.7 + 8 * cell.size / cell.rate_mbps / 1e6
             assert least_s <= row["took_s"] <= seconds_max, f"{method} took {row['took_s']} s, at least {least_s:.3f} are needed"
             assert 0 < row["of_link_share"] < 1, f"{method} had {row['of_link_share']} of the link"

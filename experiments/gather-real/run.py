@@ -62,19 +62,20 @@ class Bench:
     count: int
 
     def gather(self, folders: list[Path], ports: list[int]) -> list[Sequence[object]]:
-        """The commands that serve these folders by ``gather serve``."""
+        """Return the commands that serve these folders by ``gather serve``."""
         serve, keys = [self.anabranch, "gather", "serve"], ["--keys", self.folder / "keys"]
         return [[*serve, folder, "--listen", f"127.0.0.1:{port}", *keys] for folder, port in zip(folders, ports, strict=True)]
 
     def http(self, ports: list[int], tls: bool) -> list[Sequence[object]]:
-        """The command of nginx, which serves the object at these ports."""
+        """Return the command of nginx, which serves the object at these ports."""
         pair = (self.folder / "keys/sites/server.pem", self.folder / "keys/sites/server.key")
         listen = [(self.folder, [f"127.0.0.1:{port}{' ssl' if tls else ''}"]) for port in ports]
         return [[self.nginx, *write_nginx(self.folder / "nginx.conf", listen, pair if tls else None, workers=2)[1:]]]
 
     @contextmanager
     def timed(self, servers: list[Sequence[object]], ports: list[int]) -> Iterator[Callable[[str], Trial]]:
-        """Runs servers, times what follows, and gives the trial once they have ended."""
+        """Run servers during the block, and time the block. Yield a function that returns the trial; it may
+        be called after the block."""
         size = (self.folder / OBJECT).stat().st_size
         used, ended = children_cpu_s(), 0.0
         began = 0.0
@@ -93,11 +94,11 @@ class Bench:
 
 
 def warm(size: int) -> None:
-    """Touch as much memory as a trial writes, and half more, so that the host of this virtual
+    """Touch one and a half times the memory that a trial writes, so that the host of this virtual
     machine provides it.
 
     A virtual machine gives back memory that it does not use for some seconds. The first program
-    that writes there again pays for it: up to two seconds a gigabyte, which would be charged to the
+    that writes there again waits up to two seconds a gigabyte, which would count as time of the
     first method after a pause.
     """
     with mmap.mmap(-1, size + size // 2) as memory:
@@ -108,10 +109,10 @@ def warm(size: int) -> None:
 def by_gather(bench: Bench, parts: int) -> Trial:
     """Pull the object by ``gather get``: whole from one server, or striped over several."""
     ports, out = free_ports(parts), bench.folder / "out"
-    # Content that is already in the file would not be fetched again.
+    # `gather get` does not fetch content that is already in the file.
     out.unlink(missing_ok=True)
     if parts == 1:
-        # A folder with keys in it is not served.
+        # `gather serve` does not serve a folder that contains keys.
         alone = bench.folder / "alone"
         if not alone.exists():
             alone.mkdir()
@@ -186,7 +187,7 @@ def all_methods(args) -> None:
             other = dataclasses.replace(bench, anabranch=args.beside)
             methods |= {f"{method}, {args.beside}": (METHODS[method], other) for method in METHODS if method.startswith("gather")}
         measured: dict[str, list[Trial]] = {method: [] for method in methods if args.only in method}
-        # In turns: a shared machine is slower at some times than at others.
+        # Methods take turns, because the speed of a shared machine varies with time.
         for _ in range(args.trials):
             for method, trials in measured.items():
                 measure, of = methods[method]

@@ -1,13 +1,13 @@
 """Many short objects: `gather` compared with curl and aria2, on loopback and on emulated networks.
 
-``run.py all`` fetches the same objects by every method, in turns. On loopback the client and its
+``run.py all`` fetches the same objects by every method; methods take turns. On loopback the client and its
 servers are programs of this machine; in an emulation the client is behind one link, with the
 servers behind that, and the objects are fetched in the client's site. The clock stops when all
 objects have arrived and are equal to the servers' files; files are written to memory
 (``--scratch``). curl asks the first server, over one kept connection; aria2 and `gather` get the
-names of all. Trials that the emulator does not trust are repeated and never counted. Cells that are
-in the output are not run again. Standard library only, `nginx` and `openssl`; without an installed
-``aria2c`` its cells are left out, with a line that says so.
+names of all servers. Trials that the emulator does not trust are repeated and never counted. Cells
+that have rows are not run again. Standard library only, `nginx` and `openssl`; without an installed
+``aria2c`` its cells are left out, with a message.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ LAB = Experiment(__file__, __doc__)
 PORT, TLS = 7480, 100
 SERVERS = range(3)
 METHODS = ["gather", "curl", "curl-tls", "aria2c", "aria2c-16"]
-#: Columns of a cell: number and bytes of objects; rate of the client's link, 0 for loopback; round trip
-#: between the client and the mean server; share of packets that the client's link loses, each way.
-#: Links of servers have twice the rate of the client's.
+#: Columns of a cell: number and bytes of objects; rate of the client's link, 0 for loopback; mean
+#: round trip between the client and its servers; share of packets that the client's link loses,
+#: each way. Links of servers have twice the rate of the client's.
 CELL = ["objects", "size", "rate_mbps", "rtt_ms", "loss"]
 FIGURES = ["took_s", "goodput_mbps", "cpu_s", "servers_cpu_s"]
 COLUMNS = [*CELL, "method", "trial", *FIGURES]
 
 
 def network(cell: Row) -> str:
-    """The network of a cell: queues of one product of rate and round trip."""
+    """Return the network of a cell. Queues hold the product of rate and round trip."""
     rate, rtt_ms = cell["rate_mbps"], cell["rtt_ms"]
     queue = max(int(rate * 1e6 / 8 * rtt_ms / 1e3), 6_000)
     ends = [("client", rate, rtt_ms / 4, cell["loss"])]
@@ -53,22 +53,23 @@ def network(cell: Row) -> str:
 
 
 def names(cell: Row) -> list[str]:
-    """The objects' names."""
+    """Return the names of the objects."""
     return [f"o{number:05}" for number in range(cell["objects"])]
 
 
 def fetch(task: Row, out: Path, addresses: list[str]) -> list[str]:
-    """The command that fetches the objects; what it reads them from is written to `list` here."""
+    """Write the list of the objects to the file `list`, and return the command that fetches them."""
     method = task["method"]
     places = [f"{address}:{PORT + server}" for server, address in enumerate(addresses)]
     if method.startswith("curl"):
         base = f"https://{addresses[0]}:{PORT + TLS}" if method == "curl-tls" else f"http://{places[0]}"
         lines = [f"url = {base}/{name}\noutput = {out}/{name}" for name in names(task)]
-        # The certificate is of this run.
+        # The certificate was made for this run; no authority has signed it.
         command = ["curl", "--no-progress-meter", "--fail", "--insecure", "-K", "list"]
     elif method.startswith("aria2c"):
         lines = ["\t".join(f"http://{place}/{name}" for place in places) for name in names(task)]
-        # Without `-s 1` each object would be asked of all; `-j` is how many at once, 5 by default.
+        # `-s 1` asks one server for each object, not all; `-j` is the number of concurrent objects,
+        # 5 by default.
         many = ["-j", "16"] if method == "aria2c-16" else []
         command = ["aria2c", "--quiet", "--file-allocation=none", "-s", "1", *many, "-d", str(out), "-i", "list"]
     else:
@@ -80,7 +81,7 @@ def fetch(task: Row, out: Path, addresses: list[str]) -> list[str]:
 
 @LAB.inside
 def trial(task: Row) -> dict[str, float]:
-    """Fetches, where the client is, and compares what came."""
+    """Fetch the objects on the client's side, and compare them with the servers' files."""
     os.chdir(task["folder"])
     out = Path("out").resolve()
     shutil.rmtree(out, ignore_errors=True)
@@ -94,7 +95,7 @@ def trial(task: Row) -> dict[str, float]:
 
 
 def serve(binary: Path, folder: Path, method: str, server: int, address: str) -> list[str]:
-    """The command that serves at this address."""
+    """Return the command that serves at this address."""
     if method.startswith("gather"):
         keys = ["--keys", f"{folder}/keys"]
         return [str(binary), "-q", "gather", "serve", f"{folder}/{server}", *keys, "--listen", f"{address}:{PORT + server}"]
@@ -104,7 +105,7 @@ def serve(binary: Path, folder: Path, method: str, server: int, address: str) ->
 
 
 def prepare(folder: Path, cell: Row) -> None:
-    """Writes the objects of a cell, which all servers hold."""
+    """Write the objects of a cell, which all servers hold."""
     drawn = random.Random(cell["size"])
     for server in SERVERS:
         shutil.rmtree(folder / str(server), ignore_errors=True)
@@ -130,13 +131,13 @@ def prepare(folder: Path, cell: Row) -> None:
     only=repeatable(METHODS, "this method"),
 )
 def all_trials(args) -> int:
-    """All trials that are not in the output yet."""
+    """Runs all trials that have no row."""
     methods = installed((name for name in METHODS if not args.only or name in args.only), {"aria2c": "aria2c"})
     networks = list(product(objects=args.objects, size=args.size, rate_mbps=args.rate, rtt_ms=args.rtt, loss=args.loss))
     rows = Rows(args.out / "trials.csv", [*CELL, "method", "trial"], COLUMNS)
     with tempfile.TemporaryDirectory(prefix="gather-small-", dir=args.scratch) as name:
         folder = Path(name)
-        # nginx's worker reads there, whoever it is.
+        # nginx's worker reads there, perhaps as another user.
         folder.chmod(0o755)
         subprocess.run([args.binary, "-q", "gather", "keys", "--out", folder / "keys"], check=True)
         make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=small"]
@@ -159,7 +160,7 @@ def all_trials(args) -> int:
                     if any(server.poll() is not None for server in servers):
                         raise SystemExit(f"run.py: a server has ended: are ports from {PORT} on free?")
                     before = sum(processor_s(server.pid, True) for server in servers)
-                    # Another process, as its processor time is counted.
+                    # A separate process, so that its processor time can be counted.
                     subprocess.run(inside.command, check=True)
                     used = sum(processor_s(server.pid, True) for server in servers) - before
                 figures = inside.read_result() | {"servers_cpu_s": used}
@@ -175,7 +176,8 @@ def all_trials(args) -> int:
 
 
 def show_medians(path: Path) -> None:
-    """Prints medians: seconds, and processor seconds of the client and of servers, a line for each cell and method."""
+    """Print a line for each cell and method: medians of seconds, and of processor seconds of the
+    client and of servers."""
     figures = ["took_s", "cpu_s", "servers_cpu_s"]
     lines = []
     for cell, rows in grouped(read_csv(path), *CELL, "method").items():
@@ -192,7 +194,7 @@ METHODS_SHOWN = {
 
 
 def written() -> str:
-    """Returns the README with the tables of the committed rows."""
+    """Return the README with the tables of the committed rows."""
     rows = {(row["objects"], row["rtt_ms"], row["loss"], row["method"]): row for row in read_csv(LAB.folder / "measured.csv")}
     seconds = lambda text: f"{float(text):.2f}" if float(text) < 10 else f"{float(text):.1f}"
     loopback = []

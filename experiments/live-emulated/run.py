@@ -1,4 +1,4 @@
-"""``live`` with all processes real, on VDN's emulated testbed (section 4.7.2): faults under way, and Figures 4.16 and 4.17.
+"""``live`` with all processes real, on VDN's emulated testbed (section 4.7.2): faults, and Figures 4.16 and 4.17.
 
 ``run.py all`` runs each setting on each seed and writes rows to a folder, a file for each setting.
 Cells that have rows are not run again. ``run.py table`` prints the rows. ``run.py smoke`` runs one
@@ -27,7 +27,8 @@ FAULTS = (
 )
 MODES = ("hybrid", "distributed", "centralized")
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: Most processor time that other programs, or the host of a virtual machine, may take during a trusted run.
+#: Largest share of processor time that other programs, or the host of a virtual machine, may take
+#: during a trusted run.
 DISTURBED_SHARE = 0.1
 #: The testbed's bitrates and links divided by `SCALE`, so that two cores carry all 200 channels.
 SCALE = 8
@@ -63,17 +64,18 @@ def events(fault: str) -> Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    # One reflector's links can carry all channels, so no fault may cost a viewer its bitrate.
+    # The links of one reflector can carry all channels, so each viewer must keep its bitrate
+    # despite faults.
     "faults": Setting(
         {fault: ("--fault", fault) for fault in FAULTS},
         ("--channels", 12, "--rate", "12Mbit/s", "--apart", 0, "--seconds", 24, "--kind", "buffering"),
     ),
-    # Figure 4.16: one channel more each second, up to 200.
+    # Figure 4.16: one further channel each second, up to 200.
     "load": Setting(
         {mode: ("--mode", mode) for mode in MODES},
         (*LOADED, "--channels", 200, "--kind", "fixed", "--sample", 10, "--seconds", 10),
     ),
-    # The same load with players that play from a buffer.
+    # The load of Figure 4.16 with players that play from a buffer.
     "buffers": Setting(
         {mode: ("--mode", mode) for mode in MODES},
         (*LOADED, "--channels", 200, "--kind", "buffering", "--sample", 10, "--seconds", 10),
@@ -134,7 +136,7 @@ def shown(values: Iterable[float], digits: int = 1) -> str:
 
 
 def of(rows: list[Row], column: str, scale: float = 1.0) -> list[float]:
-    """Return a column's values where there are some."""
+    """Return the values of a column, without empty cells."""
     return [scale * float(row[column]) for row in rows if row[column]]
 
 

@@ -34,11 +34,12 @@ WARM = ", warm"
 TOKEN = "0123456789abcdef"
 PLAYLIST = "/news/main/index.m3u8"
 RATE_MBPS = 2
-#: Seconds from the begin of the stream to the players: some segments are there.
+#: Seconds from the beginning of the stream until players start, so that some segments exist.
 LEAD_S = 7.0
-#: Makes a relay's command from the binary, a folder, its port, its parent's, and the files of a certificate for TLS.
+#: Makes a relay's command from the binary, a folder, the relay's port, its parent's port, and the
+#: files of a certificate for TLS.
 Command = Callable[[Path, Path, int, int, tuple[Path, Path] | None], list[object]]
-#: Files of relays; in memory, as a disk would be measured as well.
+#: Folder for files of relays; in memory, so that no disk affects the measurement.
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
@@ -53,7 +54,7 @@ def fill(name: str, folder: Path, **values: object) -> Path:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate for 127.0.0.1 that vouches for itself, and its key."""
+    """Write a self-signed certificate for 127.0.0.1 and its key."""
     chain, key = folder / "chain.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
@@ -62,7 +63,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def ours(binary: Path, folder: Path, port: int, parent: int, files: tuple[Path, Path] | None) -> list[object]:
-    """Return the command of one ``live node``. Its listener without TLS has any port if there is a certificate."""
+    """Return the command of one ``live node``. With a certificate, its listener without TLS takes any free port."""
     secure = ["--tls", f"127.0.0.1:{port}", "--certificate", files[0], "--certificate-key", files[1]] if files else []
     listen = f"127.0.0.1:{0 if files else port}"
     return [binary, "-q", "live", "node", "--listen", listen, *secure, "--parent", f"http://127.0.0.1:{parent}"]
@@ -102,13 +103,13 @@ def version(relay: str) -> str:
 
 @contextlib.contextmanager
 def stream(binary: Path, folder: Path, fragment: str, parts: str = "200ms") -> Iterator[tuple[int, Path]]:
-    """Run a source with one channel and the counter in front of it; yields the counter's port and log."""
+    """Run a source with one channel, and the counter in front of it; yield the counter's port and log."""
     source, port = free_ports(2)
     (folder / "tokens").write_text(f"news {TOKEN}\n")
     (folder / "counter").mkdir()
     conf = fill("counter.conf", folder / "counter", PORT=port, PARENT=source)
     commands = [
-        # A source warns of a publisher that ends.
+        # Only errors are logged, because a source warns when a publisher ends.
         ["env", "ANABRANCH_LOG=error", binary, "-q", "live", "source", "--listen", f"127.0.0.1:{source}", "--token-file", folder / "tokens", "--part", parts],
         ["nginx", "-c", conf, "-e", folder / "counter/error.log"],
     ]  # fmt: skip
@@ -124,7 +125,7 @@ def stream(binary: Path, folder: Path, fragment: str, parts: str = "200ms") -> I
 
 @contextlib.contextmanager
 def relays(relay: str, count: int, binary: Path, folder: Path, parent: int, files: tuple[Path, Path] | None) -> Iterator[tuple[int, list[int]]]:
-    """Run relays, each below the one before; yields the last one's port and all process numbers."""
+    """Run relays, each below the previous one; yield the port of the last one, and all process numbers."""
     ports, commands = free_ports(count), []
     for number, (port, above) in enumerate(zip(ports, [parent, *ports], strict=False)):
         own = folder / f"{relay.replace(' ', '-')}-{number}"
@@ -137,7 +138,7 @@ def relays(relay: str, count: int, binary: Path, folder: Path, parent: int, file
 
 
 def play(binary: Path, port: int, players: int, rate: float, seconds: float, files: tuple[Path, Path] | None) -> list[Row]:
-    """Play at a relay, over TLS if there is a certificate; a row for each player."""
+    """Play at a relay, over TLS if there is a certificate; return a row for each player."""
     command = [binary, "-q", "live", "play", "--json", "--players", players, "--start-rate", rate, "--duration", f"{seconds}s"]
     command += ["--ca", files[0]] if files else []
     return json_lines([*command, f"{'https' if files else 'http'}://127.0.0.1:{port}{PLAYLIST}"], timeout_s=seconds + 60)
@@ -156,7 +157,8 @@ def upstream(log: Path, offset: int) -> Row:
 
 
 def played(reports: Sequence[Row], fragment_ms: int) -> Row:
-    """Return what all players saw together. Parts are as old as they say and a fragment, as the source dates the fragment's first frame by its arrival."""
+    """Return a summary of all players. A part's age is the reported age plus a fragment, because
+    the source dates a fragment's first frame by its arrival."""
     joined = [report for report in reports if report["join_s"] is not None]
     if not joined:
         raise Failed("no player has received video")
@@ -176,7 +178,7 @@ def played(reports: Sequence[Row], fragment_ms: int) -> Row:
 
 
 def measure_node(binary: Path, cell: Row, folder: Path, log: Path, parent: int, fragment_ms: int, seconds: float) -> Row:
-    """Play at the last of some relays, and set their processor time against the video that the players received."""
+    """Play at the last of some relays, and return their processor time with the video that the players received."""
     offset = log.stat().st_size
     files = certificate(folder) if cell.get("tls") == "yes" else None
     with relays(cell["relay"], cell.get("tiers", 1), binary, folder, parent, files) as (port, processes):
@@ -196,7 +198,7 @@ def measured(args, name: str, cells: Iterator[Row], key: Sequence[str], fragment
         print(f"run.py: {missing} is not installed and is left out", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="live-speed-", dir=SCRATCH) as scratch:
         folder = Path(scratch)
-        folder.chmod(0o755)  # nginx's workers have another user
+        folder.chmod(0o755)  # nginx's workers run as another user
         with stream(args.binary, folder, f"{fragment_ms}ms") as (parent, log):
 
             def run(cell: Row) -> Row:

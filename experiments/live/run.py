@@ -24,7 +24,7 @@ from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
 SEEDS = tuple(range(1, 11))
-#: Columns of a row that hold words.
+#: Columns of a row that hold text.
 WORDS = ("part", "workload", "connectivity", "bottleneck", "counts_viewers", "design", "satisfied_share_by_kbps")
 PLANS = ("balanced", "quality", "quantity")
 
@@ -38,7 +38,7 @@ class Setting:
     parts
         Options of ``anabranch live evaluate``, by the name of a point on the figure's axis.
     designs
-        Designs of each run; all without.
+        Designs of each run; all designs if left out.
     """
 
     parts: dict[str, tuple[object, ...]]
@@ -51,12 +51,12 @@ class Setting:
 
 
 def heavy(*options: object) -> tuple[object, ...]:
-    """Return options of a run on Heavy-Tail."""
+    """Return the options of a run on the workload Heavy-Tail."""
     return ("--workload", "heavy-tail", *options)
 
 
 def average(*options: object) -> tuple[object, ...]:
-    """Return options of a run on Average Day."""
+    """Return the options of a run on the workload Average Day."""
     return ("--workload", "average-day", *options)
 
 
@@ -108,7 +108,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def rounded(row: Row) -> Row:
-    """Return a row for the file, with six digits."""
+    """Return a row for the file, with numbers rounded to six digits."""
 
     def value(cell: Any) -> Any:
         return float(f"{cell:.6g}") if isinstance(cell, float) else cell
@@ -214,16 +214,16 @@ COSTS = {
 
 
 def ratio(name: str, part: str, column: str, first: str, second: str) -> Callable[[Results], str]:
-    """Return a statement of one design's values as multiples of another's."""
+    """Make a statement: one design's values as multiples of another's."""
     return lambda results: stated(results.ratios(name, part, column, (first, second)))
 
 
 def less(part: str, column: str, first: str, second: str) -> Callable[[Results], str]:
-    """Return a statement of by how many per cent one design's values are below another's."""
+    """Make a statement: the per cent by which one design's values are below another's."""
     return lambda results: stated((100 * (1 - value) for value in results.ratios("tables", part, column, (first, second))), 0)
 
 
-#: Sentences of the thesis with numbers: figure, sentence, printed value, ours.
+#: Sentences of the thesis with numbers: figure, sentence, printed value, and our value.
 CLAIMS: tuple[tuple[str, str, str, Callable[[Results], str]], ...] = (
     ("Figure 4.5", "bitrate to OM's, 10,000 videos (balanced)", "up to 2", ratio("videos", "10000", "mean_kbps", "balanced", "om")),
     ("", "the same (quality)", "up to 2", ratio("videos", "10000", "mean_kbps", "quality", "om")),

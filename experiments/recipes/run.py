@@ -48,7 +48,8 @@ def mean_and_range(values: Iterable[float], digits: int = 0) -> str:
 
 
 def circuits() -> list[Row]:
-    """Return runs of NewReno in the thesis's setting: `queue_packets`, as ``16 to 128`` where it grows, and `ahead_us`."""
+    """Return runs of NewReno in the thesis's setting: `queue_packets`, as ``16 to 128`` if the
+    queue grows, and `ahead_us`."""
     setting = {"racks": "8", "delay_us": "30", "control": "newreno", "drops": "", "mark_us": "", "also": ""}
     rows = [row for row in measured("circuit/tcp") if all(row[key] == value for key, value in setting.items())]
     sizes = [f"{row['queue']} to {row['resize']}" if row["resize"] else row["queue"] for row in rows]
@@ -94,7 +95,7 @@ def ranking(rows: Sequence[Row]) -> str:
 
 
 def planned(rows: Sequence[Row]) -> str:
-    """Return the plan of global control beside decisions of nodes alone, under more demand than fits."""
+    """Return the plan of global control beside decisions of nodes alone, under more demand than capacity."""
     names = {
         "balanced": "global control: the plan",
         "om": "local decisions alone: Overlay Multicast",
@@ -116,7 +117,7 @@ def planned(rows: Sequence[Row]) -> str:
 
 
 def local(rows: Sequence[Row]) -> str:
-    """Return faults under way, which local control answers before the next plan."""
+    """Return the table of faults during play, to which local control reacts before the next plan."""
     names = {
         "none": "none",
         "link-cut": "a link is cut",
@@ -134,8 +135,8 @@ def local(rows: Sequence[Row]) -> str:
 
 
 def modes(rows: Sequence[Row]) -> str:
-    """Return both extremes and hybrid control with all viewers of Figure 4.16, as far as there are
-    rows."""
+    """Return the table of both extremes and of hybrid control with all viewers of Figure 4.16, without
+    designs that have no rows."""
     names = {
         "hybrid": "global and local control",
         "distributed": "local control alone",

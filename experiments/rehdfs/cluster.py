@@ -31,7 +31,7 @@ POLICIES = {
     "rotating": "rehdfs.NextRack",
 }
 REPLICAS = 2
-#: Lines of logs.
+#: Texts in lines of logs.
 NAME_NODE_IS_UP = "NameNode RPC up at"
 DATA_NODE_IS_KNOWN = "Successfully sent block report"
 ALLOCATED = re.compile(r"BLOCK\* allocate (blk_\d+)_\d+, replicas=(\S+), (\S+) for (\S+)")
@@ -81,7 +81,7 @@ def prepare(
     folder
         Folder of the cluster, in memory.
     addresses
-        Address of each rack. The first has the NameNode, too.
+        Address of each rack. The first rack also has the NameNode.
     class_path
         Class path of all programs.
     placement
@@ -173,7 +173,7 @@ class Program:
         Raises
         ------
         Failed
-            The program ended without it.
+            The program ended without such a line.
         """
         seen = 0
         with self._changed:
@@ -192,7 +192,7 @@ class Program:
             return list(self._lines)
 
     def end(self) -> None:
-        """End the program at once; its data are in memory and go with it."""
+        """Kill the program; its data are in memory and are lost."""
         self.process.kill()
         self.process.wait()
 
@@ -268,19 +268,19 @@ def run_job(task: Row) -> Row:
 
 
 def matches(pattern: re.Pattern[str], lines: Iterable[str]) -> list[Sequence[str]]:
-    """Return the groups of all lines that match a pattern; the whole match where it has no groups."""
+    """Return the groups of all lines that match a pattern; the whole match if the pattern has no groups."""
     found = (pattern.search(line) for line in lines)
     return [one.groups() or one[0] for one in found if one]
 
 
 def processors() -> tuple[int, int]:
-    """Return idle and total ticks of all processors since the machine's start."""
+    """Return the idle and the total ticks of all processors since the machine's start."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ticks[3] + ticks[4], sum(ticks)
 
 
 def check_laws(result: Row, addresses: Sequence[str], placement: str, blocks: int, file_bytes: int) -> None:
-    """Check what holds for each run: placements equal blocks written, no copy was made afterwards, ``fsck`` is clean.
+    """Check the laws of each run: placements equal blocks written, no copy was made afterwards, ``fsck`` is clean.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def check_laws(result: Row, addresses: Sequence[str], placement: str, blocks: in
     Raises
     ------
     Failed
-        A law is broken; the message says which.
+        A law is broken; the message names it.
     """
     rack_of = {address: rack for rack, address in enumerate(addresses, 1)}
     allocated = {block: [rack_of[place.split(":")[0]] for place in places] for block, *places, _ in result["allocated"]}
@@ -327,7 +327,7 @@ def check_fsck(text: str, allocated: Mapping[str, Sequence[int]], rack_of: Mappi
     Raises
     ------
     Failed
-        It does not; the message says why.
+        The check fails; the message has the reason.
     """
     if "is HEALTHY" not in text or "policy is violated" in text:
         raise Failed(f"fsck is not clean:\n{text}")

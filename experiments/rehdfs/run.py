@@ -50,7 +50,8 @@ MIB = 1 << 20
 CIRCUIT_BPS, PACKET_BPS = 80e9, 10e9
 #: Lateness of packets, in emulated time, above which a run is not trusted: 1 % of the strobe's day in all cells.
 LATENESS = "1.8 us"
-#: Idle part of the processors below which programs may have waited for a processor, and not for the network.
+#: Idle share of the processors below which programs may have waited for a processor, and not for
+#: the network.
 IDLE_SHARE_MIN = 0.1
 #: Timetables of circuits: each pair of racks once in 1,400 us, and the ring of racks once in 2,000 us.
 SCHEDULES: dict[str, Row] = {"strobe": {}, "ring": {"shifts": [1], "day": "1980 us", "night": "20 us"}}
@@ -80,7 +81,7 @@ SHARES = {"p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0
 
 @LAB.inside
 def job(task: Row) -> Row:
-    """Writes, reads and checks files in the emulated racks."""
+    """Write, read and check files in the emulated racks."""
     return cluster.run_job(task)
 
 
@@ -106,7 +107,7 @@ def library(binary: Path) -> Path:
 
 @contextlib.contextmanager
 def retcp(binary: Path, cell: Row) -> Iterator[Sequence[str]]:
-    """Register reTCP in the kernel where the cell asks for it; options of ``emulate`` that choose it."""
+    """Register reTCP in the kernel if the cell needs it, and yield the options of ``emulate`` that choose it."""
     if cell["method"] != "reTCP":
         yield ()
         return
@@ -135,7 +136,7 @@ def class_path(hadoop: Path) -> str:
 
 
 def require_memory(cell: Row) -> None:
-    """Raise `Skipped` where memory does not hold both replicas and 200 MiB for each program."""
+    """Raise `Skipped` if memory does not suffice for both replicas and 200 MiB for each program."""
     data = cluster.REPLICAS * cell["racks"] * cell["writers"] * cell["blocks"] * cell["block_mib"]
     needed_mib = data + 200 * (2 * cell["racks"] + 2)
     lines = Path("/proc/meminfo").read_text().splitlines()
@@ -150,7 +151,7 @@ def run(binary: Path, classes: str, cell: Row, tries: int = 1) -> Emulation:
     addresses = [f"10.77.0.{rack}" for rack in range(1, cell["racks"] + 1)]
     file_bytes = cell["blocks"] * cell["block_mib"] * MIB
     settings = {
-        # HDFS asks again after 400 ms whether a file is whole, longer than these jobs.
+        # HDFS asks again after 400 ms whether a file is complete; these jobs are shorter.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 1,
         "rehdfs.rotate.ms": 10 if cell["placement"] == "rotating" else 0,
     }
@@ -176,7 +177,7 @@ def run(binary: Path, classes: str, cell: Row, tries: int = 1) -> Emulation:
             found = LAB.emulate(binary, folder, scenario(cell), inside, *options, "--duration", "3 s", **where)
             cluster.check_laws(found.result, addresses, cell["placement"], blocks, file_bytes)
         except Failed:
-            # Logs of the programs, without the blocks.
+            # Keep the logs of the programs, without the blocks.
             ignored = shutil.ignore_patterns("blocks*")
             shutil.copytree(hdfs, LAB.runs / "failed", dirs_exist_ok=True, ignore=ignored)
             raise
@@ -184,7 +185,7 @@ def run(binary: Path, classes: str, cell: Row, tries: int = 1) -> Emulation:
 
 
 def figures(cell: Row, found: Emulation) -> Row:
-    """Return the figures of one job. Times are the network's."""
+    """Return the figures of one job, in the time of the network."""
     result, circuits = found.result, found.network["circuits"]
     begins, ends = zip(*(times for _, _, *times in result["files"]), strict=True)
     job_s = (max(ends) - min(begins)) / 1e9
@@ -220,7 +221,7 @@ def measured(binary: Path, classes: str, cell: Row) -> Row:
     Raises
     ------
     Untrusted
-        The emulator was late, or programs had hardly an idle processor.
+        The emulator was late, or the processors were idle for less than `IDLE_SHARE_MIN`.
     """
     found = run(binary, classes, cell)
     idle = found.result["idle_share"]

@@ -51,8 +51,8 @@ class Site:
     neighbours
         Names of the sites that it has a link to.
     links
-        Links from here; ``address`` is the far end's, which is reached from here over exactly this
-        link.
+        Links from this site; ``address`` is that of the far end, which this site reaches over exactly
+        this link.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Site:
         return ["nsenter", f"--net={self.namespace}", "--", *command]
 
     def bytes_sent(self) -> int:
-        """IP bytes that programs of this site have sent, retransmissions and acknowledgements included."""
+        """Return the IP bytes that programs of this site have sent, retransmissions and acknowledgements included."""
         text = subprocess.run(self.inside(["cat", "/proc/net/dev"]), check=True, capture_output=True, text=True).stdout
         for line in text.splitlines():
             name, _, fields = line.strip().partition(":")
@@ -86,7 +86,7 @@ class Trial:
     source, destinations
         Source and destinations of the scenario.
     folder
-        A scratch folder with one folder per site; the source's folder holds the file.
+        Scratch folder with one folder per site; the source's folder holds the file.
     digest
         SHA-256 of the file.
     method
@@ -94,7 +94,7 @@ class Trial:
     deadline
         Time on the monotonic clock after which the trial is given up.
     topology, rate, congestion_control
-        The network and its rate, as ``anabranch`` takes them, and TCP's congestion control in it.
+        Network and rate, in the form of ``anabranch``'s options, and TCP's congestion control.
     binary
         Path of the ``anabranch`` command.
     notes
@@ -120,13 +120,13 @@ class Trial:
         return self.folder / site.name
 
     def start(self, site: Site, command: Iterable[str], **options: Any) -> subprocess.Popen[str]:
-        """Starts a program in `site`; `stop` ends it."""
+        """Start a program in `site`; `stop` ends it."""
         process = subprocess.Popen(site.inside(command), text=True, **options)
         self.started.append(process)
         return process
 
     def stop(self) -> None:
-        """Ends every program that `start` started and waits for it, so that its processor time is counted."""
+        """End every program that `start` started, and wait for it, so that its processor time is counted."""
         for process in self.started:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -142,18 +142,18 @@ class Trial:
         return max(0.1, self.deadline - time.monotonic())
 
     def check(self, site: Site) -> None:
-        """Refuses the trial unless `site` has the file, byte for byte."""
+        """Raise `Failed` unless `site` has the file, byte for byte."""
         with (self.place(site) / FILE).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != self.digest:
                 raise Failed(f"{site.name} has another file than the source")
 
 
 Arrivals = dict[str, float]
-"""Seconds from the start of the transfer to the verified end, by destination."""
+"""Seconds from the start of a transfer to its verified end, by destination."""
 
 
 def await_port(site: Site, port: int, trial: Trial) -> None:
-    """Returns when a server in `site` accepts connections on `port` (asked from within the site: no link is used)."""
+    """Wait until a server in `site` accepts connections on `port`. The probe runs in the site and uses no link."""
     probe = f"import socket; socket.create_connection(('{site.address}', {port}), 1).close()"
     while subprocess.run(site.inside([sys.executable, "-c", probe]), capture_output=True).returncode != 0:
         if trial.left() < 1:
@@ -162,7 +162,8 @@ def await_port(site: Site, port: int, trial: Trial) -> None:
 
 
 def fetch_all(trial: Trial, command: Callable[[Site], list[str]]) -> Arrivals:
-    """Lets every destination fetch the file by `command`, one after another or all at once, and checks what came."""
+    """Let every destination fetch the file by `command`, one after another or all at once, and
+    check the fetched files."""
     begun = time.monotonic()
     arrivals: Arrivals = {}
     failures: list[str] = []
@@ -190,7 +191,7 @@ def fetch_all(trial: Trial, command: Callable[[Site], list[str]]) -> Arrivals:
 
 
 def by_curl(trial: Trial) -> Arrivals:
-    """curl from Python's HTTP server at the source, one connection per destination."""
+    """Fetch with curl from Python's HTTP server at the source, over one connection per destination."""
     server = [sys.executable, "-m", "http.server", str(HTTP_PORT), "--directory", str(trial.place(trial.source))]
     trial.start(trial.source, server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     await_port(trial.source, HTTP_PORT, trial)
@@ -199,7 +200,7 @@ def by_curl(trial: Trial) -> Arrivals:
 
 
 def by_rsync(trial: Trial) -> Arrivals:
-    """rsync from a daemon at the source, whole files, no compression, no ssh."""
+    """Fetch with rsync from a daemon at the source: whole files, no compression, no ssh."""
     config = trial.folder / "rsyncd.conf"
     config.write_text(
         f"use chroot = no\nuid = {os.getuid()}\ngid = {os.getgid()}\n"
@@ -213,7 +214,7 @@ def by_rsync(trial: Trial) -> Arrivals:
 
 
 def by_bittorrent(trial: Trial) -> Arrivals:
-    """A swarm of libtorrent peers that know each other; ends when the last destination has every piece."""
+    """Run a swarm of libtorrent peers that know each other, until the last destination has every piece."""
     peers = trial.method["peers"]
     swarm = [trial.source, *trial.destinations] if peers == "ends" else list(trial.sites.values())
     order = {site.name: i for i, site in enumerate(swarm)}
@@ -273,7 +274,7 @@ def by_bittorrent(trial: Trial) -> Arrivals:
         process.stdin.flush()
     ends = hear("done", {site.name for site in trial.destinations})
     for site in trial.destinations:
-        # libtorrent has verified every piece; this verifies libtorrent.
+        # libtorrent has verified every piece; this is an independent check.
         trial.check(site)
     return {name: when - begun for name, when in ends.items()}
 
@@ -281,11 +282,12 @@ def by_bittorrent(trial: Trial) -> Arrivals:
 CONTROLLER_PORT = 7171
 DATA_PORT = 7172
 DAEMONS_READY_S = 3.0
-"""How long controller and site daemons have to find each other before the clock starts."""
+"""Seconds for the connections of controller and site daemons, before the clock starts."""
 
 
 def by_replicate(trial: Trial) -> Arrivals:
-    """`anabranch replicate`: a controller at the source, a daemon at every site; timed is the whole of `send`."""
+    """Send by `anabranch replicate`: a controller at the source, a daemon at every site; the time
+    is that of the whole `send`."""
     binary, keys = trial.binary, trial.folder / "keys"
     network = ["--topology", trial.topology, "--rate", trial.rate]
     make_keys = [binary, "replicate", "keys", "init", *network, "--out", str(keys)]
@@ -334,8 +336,8 @@ def by_replicate(trial: Trial) -> Arrivals:
         for when, event in events
         if event.get("event") != "progress"
     ]
-    # Its own clock starts with the first attempt; the last destination's time is taken from the end
-    # of `send`.
+    # The clock of `send` starts with its first attempt; the last destination's time is taken from
+    # the end of `send`.
     arrivals: Arrivals = {d["site"]: d["took_s"] for d in summary["destinations"]}
     arrivals[max(arrivals, key=lambda name: arrivals[name])] = seconds
     return arrivals
@@ -347,7 +349,7 @@ METHODS: dict[str, Callable[[Trial], Arrivals]] = {
     "replicate": by_replicate,
     "rsync": by_rsync,
 }
-"""How to move the file: gets everything ready, moves it to every destination, checks it, says when each was done."""
+"""Functions by method. Each prepares a trial, moves the file to every destination, checks it, and returns the times."""
 
 
 # Differs from libtorrent's defaults: a closed swarm whose peers are all known and willing.
@@ -356,8 +358,8 @@ BITTORRENT_SETTINGS: dict[str, Any] = {
     "enable_lsd": False,
     "enable_upnp": False,
     "enable_natpmp": False,
-    # TCP, so that congestion control is the same for every method; uTP yields to what it shares a
-    # link with.
+    # TCP, so that congestion control is the same for every method; uTP yields to other traffic on
+    # its links.
     "enable_outgoing_utp": False,
     "enable_incoming_utp": False,
     "in_enc_policy": 2,
@@ -374,8 +376,7 @@ BITTORRENT_SETTINGS: dict[str, Any] = {
     "smooth_connects": False,
     "min_reconnect_time": 1,
     "allow_multiple_connections_per_ip": False,
-    # Enough asked for at a time to fill 10 Mbit/s over the longest round trip, and no more than
-    # that by much.
+    # Enough concurrent requests to fill 10 Mbit/s over the longest round trip, and not many more.
     "request_queue_time": 3,
     "max_out_request_queue": 2000,
     "max_allowed_in_request_queue": 4000,
@@ -385,10 +386,10 @@ BITTORRENT_SETTINGS: dict[str, Any] = {
 
 
 def make_torrent(file: Path, torrent: Path, piece_bytes: int) -> None:
-    """Writes the description of `file` that peers need, without a tracker."""
+    """Write the description of `file` that peers need, without a tracker."""
     import libtorrent as lt
 
-    # Version 1 only: half the hashing.
+    # Only version 1, because both versions would double the hashing.
     description = lt.create_torrent(lt.list_files(str(file)), piece_size=piece_bytes, flags=lt.create_torrent.v1_only)
     lt.set_piece_hashes(description, str(file.parent))
     torrent.write_bytes(lt.bencode(description.generate()))
@@ -396,13 +397,13 @@ def make_torrent(file: Path, torrent: Path, piece_bytes: int) -> None:
 
 @LAB.inside
 def bittorrent_peer(settings: Row) -> None:
-    """One peer: says ``ready``, waits for a line, connects, says ``done`` when it has every piece,
-    and continues to upload."""
+    """Run one peer: print ``ready``, wait for a line, connect, print ``done`` once it has every piece,
+    and continue to upload."""
     import libtorrent as lt
 
     listen = {"listen_interfaces": f"{settings['address']}:{BITTORRENT_PORT}"}
     alerts = {"alert_mask": int(lt.alert.category_t.error_notification | lt.alert.category_t.status_notification)}
-    # The stubs want a TypedDict of every setting.
+    # libtorrent's stubs expect a TypedDict of all settings.
     chosen: Any = {**BITTORRENT_SETTINGS, **listen, **alerts}
     session = lt.session(chosen)
     flags = lt.torrent_flags.disable_dht | lt.torrent_flags.disable_lsd | lt.torrent_flags.disable_pex
@@ -436,7 +437,7 @@ def bittorrent_peer(settings: Row) -> None:
 
 
 def processors_used_s() -> float:
-    """Processor time that the whole machine has used, in seconds, waiting for discs not counted."""
+    """Return the processor time that the whole machine has used, in seconds, without waiting for discs."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, interrupt, soft_interrupt = (int(f) for f in fields[:7])
     return (user + nice + system + interrupt + soft_interrupt) / os.sysconf("SC_CLK_TCK")
@@ -444,7 +445,7 @@ def processors_used_s() -> float:
 
 @LAB.inside
 def move(task: Row) -> Row:
-    """Runs one trial inside its emulation; returns its figures."""
+    """Run one trial inside its emulation, and return its figures."""
     sites = {
         s["name"]: Site(
             name=s["name"],
@@ -459,7 +460,7 @@ def move(task: Row) -> Row:
     for name in sites:
         (folder / name).mkdir()
     source = sites[scenario["source"]]
-    # The same bytes in every trial, and incompressible.
+    # Random bytes, equal in every trial, because they cannot be compressed.
     content = random.Random(1).randbytes(task["file_bytes"])
     (folder / source.name / FILE).write_bytes(content)
     trial = Trial(
@@ -504,19 +505,19 @@ PLAN = {
 
 
 class OtherWork:
-    """The share of the processors that other programs of this machine use meanwhile."""
+    """Measures the share of the processors that other programs of this machine use."""
 
     def __init__(self) -> None:
         self.used_s, self.own_s, self.began = processors_used_s(), children_cpu_s(), time.monotonic()
 
     def share(self) -> float:
-        """Since the beginning."""
+        """Return the share since this object was made."""
         used = processors_used_s() - self.used_s - (children_cpu_s() - self.own_s)
         return max(0.0, used / (time.monotonic() - self.began) / (os.cpu_count() or 1))
 
 
 def emulate_trial(binary: Path, settings: Row, scenario: Row, method: Row, cell: Row, out: Path) -> Row:
-    """One trial in a separate emulation; the full result, including bytes per link, is written to
+    """Run one trial in a separate emulation; the full result, including bytes per link, is written to
     `out`."""
     label = f"{cell['topology']}-{cell['loss'].rstrip('%').replace('.', '_')}-{cell['method']}-{cell['variant']}-{cell['trial']}"
     folder = out / f"{label}.files"
@@ -561,7 +562,8 @@ def emulate_trial(binary: Path, settings: Row, scenario: Row, method: Row, cell:
 
 @LAB.verb("all", binary=BINARY, only=Option(repeats=True, help="trials whose name has every one of these words"), **PLAN)
 def all_trials(args) -> int:
-    """Runs what has no row yet; a row is written as soon as its trial ends, so an interrupted run goes on."""
+    """Runs all trials without a row. A row is written as soon as its trial ends, so an interrupted
+    run can be continued."""
     plan = tomllib.loads(args.plan.read_text())
     settings = plan["settings"] | ({"file_mib": args.file_mib} if args.file_mib else {})
     args.out.mkdir(parents=True, exist_ok=True)
@@ -594,7 +596,7 @@ OURS = "replicate"
 
 @LAB.verb(**PLAN)
 def expected(args) -> None:
-    """Writes ``expected.csv``: every variant, the best peer, and the claim's ratio once ours is there."""
+    """Writes ``expected.csv``: every variant, the best peer, and the claim's ratio if our method has rows."""
     plan = tomllib.loads(args.plan.read_text())
     ratio_max = plan["settings"]["ratio_max"]
     out: list[Row] = []

@@ -4,7 +4,7 @@
 ``run.py all`` runs `scenarios/shuffle.toml` by `anabranch simulate`, and some times by `anabranch
 emulate`, under each scheduler and in both of the paper's cases; it prints a table and writes
 `measured.csv`. Runs that the emulator does not trust (it ran late) are repeated, and left out if
-they stay so. Exit code 1 if a simulated time is more than 3 % from the paper's, or an emulated one
+they stay untrusted. Exit code 1 if a simulated time is more than 3 % from the paper's, or an emulated one
 more than 10 %.
 
 Read first: `take`, `all_cases`.
@@ -24,10 +24,10 @@ from anabranch_lab.programs import json_lines
 LAB = Experiment(__file__, __doc__)
 SCENARIO = ROOT / "scenarios" / "shuffle.toml"
 #: b starts 2 s after a. In the emulation it starts 200 ms later: a2 ends after 2 s and some round
-#: trips, and its agent notices at its next poll. An earlier b would meet a2 and be told to
-#: pause for an instant, and Linux would then let it wait for half a second.
+#: trips, and its agent notices at its next poll. If b started earlier, it would overlap with a2;
+#: the coordinator would pause b for an instant, and Linux would then delay b for half a second.
 LATE = {"simulate": "3 s", "emulate": "3.2 s"}
-#: Case, scheduler, and the seconds that the paper has for coflows a and b.
+#: Case, scheduler, and the paper's seconds for coflows a and b.
 CASES = [
     *(("together", name, (6, 4)) for name in ("none", "max-min")),
     *(("together", name, (6, 3)) for name in ("varys", "chase", "chase-total", "chase+")),
@@ -35,12 +35,13 @@ CASES = [
     *(("late", name, (6, 2)) for name in ("none", "max-min", "varys", "chase", "chase-total", "chase+")),
 ]
 TOLERANCE = {"simulated": 0.03, "emulated": 0.10}
-#: Emulations for each that is wanted, and the lateness that is trusted: 1 % of the shortest time that is measured.
+#: Emulations for each wanted run, and the largest trusted lateness: 1 % of the shortest measured
+#: time.
 TRIES, LATE_MAX = 4, "20 ms"
 
 
 def take(binary: Path, clock: str, case: str, allocator: str, *options: str) -> tuple[float, float]:
-    """Seconds that a and b take. Of two coflows, a is always the later to end."""
+    """Run both coflows, and return the seconds of a and of b. The coflow a always ends later."""
     sets = ["sweep={}", f"workload.allocator={allocator}"]
     if case == "late":
         sets += [f"workload.coflows.b.start={LATE[clock]}", "network.topology=networks/figure-5-late.toml"]
@@ -51,7 +52,7 @@ def take(binary: Path, clock: str, case: str, allocator: str, *options: str) -> 
 
 @LAB.verb("all", binary=BINARY, trials=Option(3, "emulated runs of each; 0 only simulates"))
 def all_cases(args) -> int:
-    """Runs everything, and writes measured.csv."""
+    """Runs all cases under all schedulers, and writes measured.csv."""
     wrong, rows = 0, []
     for case, allocator, paper in CASES:
         simulated = take(args.binary, "simulate", case, allocator)

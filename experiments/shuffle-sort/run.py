@@ -4,9 +4,9 @@ emulated in real time.
 ``run.py all`` builds the network with ``anabranch emulate`` for each trial, runs the sort of
 `crates/announce/examples/sort.rs` on its hosts, checks the sorted data and adds rows to
 ``measured.csv``, ``coflows.csv`` and, for the first trial without `shuffle`, ``flows.csv``; arms
-take turns. Trials that the emulator distrusts are noted and repeated. ``smoke``, which ``make
-test`` runs, is one small trial with and one without, and writes nothing; it prints why it is left
-out if namespaces are missing. ``spark`` lets Spark sort (`spark.py`), ``draw`` draws the figures
+take turns. Trials that the emulator does not trust are noted and repeated. ``smoke``, which ``make
+test`` runs, runs one small trial with `shuffle` and one without, and writes nothing; without
+namespaces it prints why it is skipped. ``spark`` lets Spark sort (`spark.py`), ``draw`` draws the figures
 and prints the tables; only ``draw`` needs the lab's environment. Exit code 1 if something fails, 2
 on wrong usage.
 """
@@ -31,11 +31,12 @@ from anabranch_lab.programs import topology as network_of
 LAB = Experiment(__file__, __doc__)
 LEAVES, SPINES = 4, 2
 PORT = 7200
-#: The fabrics: rates of a host's link and of one between switches, Mbit/s.
+#: The fabrics: rates of a host's link and of a link between switches, in Mbit/s.
 FABRICS = {
     # The core carries all traffic that the hosts can send.
     "wide": (20.0, 40.0),
-    # As in the paper, where 9 hosts of a leaf share two uplinks as fast as their links: 4.5 to 1.
+    # As in the paper, where 9 hosts of a leaf share two uplinks with the rate of a host's link: 4.5
+    # to 1.
     "narrow": (36.0, 8.0),
 }
 #: Share of a link's rate that agents report: the rest goes to headers (52 of 1,500 bytes) and
@@ -50,8 +51,9 @@ SETTINGS = ("hosts", "records", "reducers", "tasks", "skew", "disk_share", "cong
 
 
 def topology(hosts: int, rate: float, uplink: float) -> str:
-    """Spines, leaves, hosts below leaves, and a separate control network, as in the paper's section
-    5.1.
+    """Return spines, leaves, hosts below leaves, and a separate control network, as in section 5.1 of
+    the paper.
+
 
     The route through the control network is longer than the route through the fabric, so data never
     takes it.
@@ -68,7 +70,7 @@ def topology(hosts: int, rate: float, uplink: float) -> str:
 
 @LAB.inside
 def sort(task: Row) -> list[Row]:
-    """Runs the sort from inside the control site; gives all that its workers say."""
+    """Run the sort from inside the control site, and return all lines that the workers print."""
     folder, hosts = Path(task["folder"]), task["hosts"]
     addresses = ",".join(f"{os.environ[f'ANABRANCH_ADDRESS_H{n}']}:{PORT}" for n in range(hosts))
     workers = []
@@ -97,7 +99,7 @@ def sort(task: Row) -> list[Row]:
 
 
 def figures(said: list[Row]) -> tuple[Row, list[Row]]:
-    """Row of a trial, and its coflows. A coflow is all flows to one reducer (section 5.3.1)."""
+    """Return the row of a trial, and the rows of its coflows. A coflow is all flows to one reducer (section 5.3.1)."""
     flows = [s for s in said if s["kind"] == "flow"]
     begun_s = min(s["begun_s"] for s in said if s["kind"] == "map")
     coflows = []
@@ -117,22 +119,22 @@ def figures(said: list[Row]) -> tuple[Row, list[Row]]:
 
 
 def uplinks(hosts: int, mbps: float) -> str:
-    """The coordinator's file of hosts: which leaf each is below, and what a leaf's uplinks carry together."""
+    """Return the coordinator's file of hosts: the leaf of each host, and the total rate of each leaf's uplinks."""
     leaves = [f'[[uplink]]\nname = "leaf{leaf}"\nrate = "{mbps} Mbit/s"\n' for leaf in range(LEAVES)]
     below = [f'[[host]]\nname = "h{n}"\nuplinks = ["leaf{n % LEAVES}"]\n' for n in range(hosts)]
     return "".join(leaves + below)
 
 
 def emulate(args, folder: Path, fabric: str, arm: str, tries: int = TRIES) -> tuple[Row, list[Row], list[Row]]:
-    """One trial in a separate emulation: its row, its coflows, its flows. With 0 tries it need not
-    be trusted."""
+    """Run one trial in a separate emulation, and return its row, its coflows and its flows. With 0
+    tries, an untrusted result is accepted."""
     rate, uplink = FABRICS[fabric]
     out, keys, agents = folder / "out", folder / "keys", arm != "without"
     common = ["--out", out, "--records", args.records, "--reducers", args.reducers, "--skew", args.skew]
     common = list(map(str, common))
     task = {"hosts": args.hosts, "sort": args.sort, "binary": args.binary, "common": common, "tasks": args.tasks, "agents": agents}
-    # Input and output at three times the rate of a link; the paper chose its links' rate for its
-    # disks'.
+    # Input and output have three times the rate of a link; the paper chose the rate of its links to
+    # match its disks.
     task |= {"disk": args.disk_share * rate * 1e6 / 8, "seconds_max": args.seconds_max}
     shuffle = f"exec {args.binary} {'' if args.verbose else '-q '}shuffle"
     programs = []
@@ -170,7 +172,7 @@ def emulate(args, folder: Path, fabric: str, arm: str, tries: int = TRIES) -> tu
 
 
 def make_keys(args, folder: Path) -> None:
-    """Certificates for the coordinator and all hosts."""
+    """Make certificates for the coordinator and all hosts."""
     hosts = ",".join(f"h{n}" for n in range(args.hosts))
     made = [args.binary, "-q", "shuffle", "keys", "--hosts", hosts, "--operators", "operator"]
     subprocess.run([*made, "--out", folder / "keys"], check=True)
@@ -199,7 +201,8 @@ NATIVE = {
 
 @LAB.verb(**NATIVE | {"hosts": LEAVES, "records": 80_000})
 def smoke(args) -> None:
-    """A small sort with and one without: both sort right, and the coordinator learns of all coflows."""
+    """Runs a small sort with `shuffle` and one without: both sort correctly, and the coordinator
+    learns of all coflows."""
     require_emulator(args.binary)
     with tempfile.TemporaryDirectory(prefix="shuffle-sort-") as name:
         make_keys(args, Path(name))
@@ -210,7 +213,7 @@ def smoke(args) -> None:
 
 @LAB.verb(**SORTS, arms=["without", "chase+"], records=Option(1_200_000, "of some 150 bytes, in all"))
 def spark(args) -> None:
-    """Spark's sorts, all trials in one emulation and one application; nothing is added if it is not trusted."""
+    """Runs Spark's sorts, all trials in one emulation and one application; an untrusted emulation adds no rows."""
     sys.path.insert(0, str(LAB.folder))
     from spark import jobs_of
 
@@ -238,12 +241,12 @@ def spark(args) -> None:
 
 
 def goes_on(args, measured: Rows) -> None:
-    """Sees that what is there was measured alike, and drops what a trial that was cut off has left.
+    """Check that existing rows were measured with the same settings, and remove rows of an interrupted trial.
 
     Raises
     ------
     Failed
-        If it was not.
+        The rows have other settings.
     """
     settings = {name: getattr(args, name) for name in SETTINGS}
     path, rows = args.out / "settings.json", measured.read()
@@ -263,7 +266,7 @@ def goes_on(args, measured: Rows) -> None:
 
 @LAB.verb("all", **NATIVE, fabrics=Option(list(FABRICS), choices=FABRICS), arms=["without", "chase+", "chase", "varys"])
 def all_trials(args) -> int:
-    """All trials that are not in the output yet, arms in turns."""
+    """Runs all trials that have no row; arms take turns."""
     args.out.mkdir(parents=True, exist_ok=True)
     measured, coflows_of, flows_of = (Rows(args.out / f"{name}.csv", KEY, line_end="\n") for name in ("measured", "coflows", "flows"))
     goes_on(args, measured)
@@ -283,8 +286,8 @@ def all_trials(args) -> int:
 
 
 def savings(path: Path, columns: list[str], by: list[str]) -> str:
-    """Means with 95 % intervals, and what each arm saves compared with no `shuffle`, trial by
-    trial."""
+    """Return means with 95 % intervals, and the time that each arm saves compared with no `shuffle`,
+    trial by trial."""
     from anabranch_lab.stats import interval
 
     rows = read_csv(path)
@@ -305,7 +308,7 @@ def savings(path: Path, columns: list[str], by: list[str]) -> str:
 
 
 def intervals(flows: list[Row], end: str) -> list[float]:
-    """Times between the beginnings of flows that share this end, one after the other."""
+    """Return the times between the beginnings of consecutive flows that share this end."""
     begun: dict[str, list[float]] = {}
     for flow in flows:
         begun.setdefault(flow[end], []).append(float(flow["begun_s"]))
@@ -314,7 +317,7 @@ def intervals(flows: list[Row], end: str) -> list[float]:
 
 @LAB.verb(out=LAB.folder)
 def draw(args) -> None:
-    """The tables, and the figures: coflows' completion, and the trace that the paper's section 3.3 is about."""
+    """Prints the tables, and draws the figures: completion of coflows, and the trace of the paper's section 3.3."""
     import matplotlib as mpl
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 

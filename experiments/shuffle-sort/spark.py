@@ -1,8 +1,9 @@
-"""Spark sorts on an emulated network, with and without `anabranch shuffle`: what ``run.py spark`` runs in the control site.
+"""Spark sorts on an emulated network, with and without `anabranch shuffle`; ``run.py spark`` runs this in the control site.
 
-One master and driver in the control site, one worker with one executor on each host; the sorts of
-all trials are jobs of one application, as starting it takes longer than they do. Before each one
-the coordinator and the agents are started, or ended. Flows are announced by a rule on the block
+The master and the driver run in the control site, and one worker with one executor on each host.
+The sorts of all trials are jobs of one application, because the application's start takes longer
+than they do. The coordinator and the agents are started before each sort with `shuffle`, and ended
+after it. Flows are announced by a rule on the block
 managers' port. Times come from Spark's event log. Needs ``pyspark`` and Java 17. Read `main` and
 `jobs_of` first.
 """
@@ -25,7 +26,7 @@ Row = dict[str, Any]
 
 
 def in_site(site: str, command: list[str], log: pathlib.Path, **more: str) -> subprocess.Popen[bytes]:
-    """Starts a program in a site, bound to its address."""
+    """Start a program in a site, bound to the site's address."""
     key = site.upper()
     address = os.environ[f"ANABRANCH_ADDRESS_{key}"]
     environment = {**os.environ, "SPARK_LOCAL_IP": address, **more}
@@ -34,7 +35,7 @@ def in_site(site: str, command: list[str], log: pathlib.Path, **more: str) -> su
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Tells them to end, and waits."""
+    """Send SIGTERM to the processes, and wait until they have ended."""
     for process in processes:
         process.send_signal(signal.SIGTERM)
     for process in processes:
@@ -46,7 +47,7 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def start_shuffle(task: Row, folder: pathlib.Path, arm: str) -> list[subprocess.Popen[bytes]]:
-    """The coordinator, and an agent on each host, and some time for them to meet."""
+    """Start the coordinator and an agent on each host, and check 1.5 s later that all are connected."""
     keys, control = str(folder / "keys"), os.environ["ANABRANCH_ADDRESS_CONTROL"]
     (folder / "rules.toml").write_text(RULES)
     (folder / "coordinator.redb").unlink(missing_ok=True)
@@ -72,7 +73,7 @@ def see_to(task: Row, folder: pathlib.Path, processes: list[subprocess.Popen[byt
     Raises
     ------
     SystemExit
-        One of these is not true.
+        One of these conditions does not hold.
     """
     for process in processes:
         if process.poll() is not None:
@@ -87,7 +88,7 @@ def see_to(task: Row, folder: pathlib.Path, processes: list[subprocess.Popen[byt
 
 
 def main(task: Row) -> None:
-    """Starts the cluster, sorts once to warm up and then once for each trial and arm."""
+    """Start the cluster, sort once to warm up, and then once for each trial and arm."""
     import pyspark
     from pyspark.sql import SparkSession
 
@@ -129,7 +130,7 @@ def main(task: Row) -> None:
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.cores.max": str(task["hosts"]),
-            # All executors are there before anything is sorted.
+            # The first sort begins once all executors are registered.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
             "spark.locality.wait": "0s",
@@ -152,7 +153,7 @@ def main(task: Row) -> None:
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("WARN")
-        # Keys by chance, 128 bytes of payload; nobody keeps what is sorted.
+        # Random keys and 128 bytes of payload; the sorted rows are not stored.
         columns = ["rand(1) as key", "sha2(cast(id as string), 512) as payload"]
         rows = session.range(0, task["records"], 1, task["hosts"] * task["tasks"]).selectExpr(*columns)
 

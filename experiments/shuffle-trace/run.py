@@ -1,11 +1,11 @@
 """The coflow benchmark's recorded hour under every scheduler, at several loads, compared with a
 lower bound for all schedulers.
 
-``run.py all TRACE`` replays it, writes ``measured.csv`` and draws the figures; ``draw`` draws them
-from ``measured.csv`` alone. ``smoke`` replays a short synthetic trace, writes nothing and checks
+``run.py all TRACE`` replays the trace, writes ``measured.csv`` and draws the figures; ``draw`` only
+draws the figures, from ``measured.csv``. ``smoke`` replays a short synthetic trace, writes nothing and checks
 properties of every trace: no scheduler is below the bound, and schedulers with a known order are in
 that order. ``decide`` measures the time of a decision by ``xtask bench decide``, writes
-``decide.csv`` and draws that. All verbs but ``smoke`` need the lab's environment (python/test.sh
+``decide.csv`` and draws its figure. All verbs but ``smoke`` need the lab's environment (python/test.sh
 makes it). Exit code 1 if a property does not hold, 2 on wrong usage.
 """
 
@@ -57,7 +57,7 @@ def violations(rows: list[Row]) -> list[str]:
 
 
 def draw_rows(rows: list[Row]) -> None:
-    """How far each scheduler is above the bound, at each load."""
+    """Draw the distance of each scheduler from the bound, at each load."""
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 
     names = [name for name in SCHEDULERS if name not in ABLATION]
@@ -128,7 +128,7 @@ def all_loads(args) -> int:
     rows: list[Row] = []
     for load in args.loads:
         rows += replay(args.binary, args.trace, load, "long" if load == 1 else "usual")
-        # Each load takes minutes: what is measured stays.
+        # Each load takes minutes: rows are written after each one.
         write_csv(MEASURED, rows)
     draw_rows(rows)
     return check(rows)
@@ -136,7 +136,7 @@ def all_loads(args) -> int:
 
 @LAB.verb()
 def draw(args) -> None:
-    """Draws the figures from what was measured."""
+    """Draws the figures from the rows."""
     draw_rows(read_csv(MEASURED))
     draw_decide(read_csv(DECIDED))
 
@@ -149,7 +149,7 @@ PARTS = ("chase+", "chase+without-order", "chase+without-chase", "chase+without-
 
 
 def written() -> str:
-    """Returns the README with the tables of the committed rows."""
+    """Return the README with the tables of the committed rows."""
     rows = [{key: value if key == "allocator" else float(value) for key, value in row.items()} for row in read_csv(MEASURED)]
     of = {(row["allocator"], row["faster"]): row for row in rows}
     recorded = sorted((row for row in rows if row["faster"] == 1 and "without" not in row["allocator"]), key=lambda row: row["mean_s"])
@@ -178,14 +178,14 @@ check_tables = LAB.tables_of(README, written)
 
 @LAB.verb(xtask=XTASK)
 def decide(args) -> None:
-    """Measures what a decision takes, writes decide.csv and draws it."""
+    """Measures the time of a decision, writes decide.csv and draws its figure."""
     write_csv(DECIDED, json_lines([args.xtask, "bench", "decide", "--json"]))
     draw_decide(read_csv(DECIDED))
 
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> int:
-    """Replays a short made-up trace."""
+    """Replays a short synthetic trace."""
     check_tables()
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.txt"

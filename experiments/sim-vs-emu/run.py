@@ -24,9 +24,9 @@ SCENARIOS = ("dumbbell", "shallow", "lossy", "incast", "web-search", "bbr-cubic"
 #: Compared columns of scenarios for which goodput is not compared.
 METRICS = {"web-search": ("fct_us_mean", "small_fct_us_mean")}
 TOLERANCE = 0.10
-#: Columns that are reported beside the claim, by the first word of their names.
+#: Columns that are reported without a claim, by the first word of their names.
 REPORTED = {"drops": "dropped_queue_full", "fairness": "fairness_share"}
-#: Known differences between the two, with reasons; README.md says more.
+#: Known differences between the two clocks, with reasons; README.md has the details.
 NOTES = {
     "lossy, control cubic": "single runs differ by a fifth",
     "web-search, control newreno": "means of several runs are 10 % apart; single ones differ more",
@@ -53,7 +53,7 @@ def by_point(rows: list[dict]) -> dict[str, list[dict]]:
 
 
 def compare(binary: Path, name: str, trials: int) -> list[dict]:
-    """A value for each point and metric of a scenario: emulated and simulated, the means of some trials."""
+    """Return a value for each point and metric of a scenario: the emulated and the simulated mean over trials."""
 
     def run(clock: str) -> list[dict]:
         return json_lines([binary, "-q", clock, LAB.folder / f"{name}.toml", "--json", "--trials", trials], 1_800)
@@ -95,7 +95,7 @@ def compare(binary: Path, name: str, trials: int) -> list[dict]:
     json=Option(False, "one object for each value"),
 )
 def all_scenarios(args) -> int:
-    """Runs scenarios under either clock, and compares them."""
+    """Runs scenarios under both clocks, and compares the results."""
     if unknown := set(args.scenarios) - set(SCENARIOS):
         raise Failed(f"no scenario {', '.join(sorted(unknown))}: there are {', '.join(SCENARIOS)}")
     failed = 0

@@ -1,6 +1,6 @@
-"""Finds ns-3 on this machine, compiles ``scenarios.cpp`` against it, and runs that.
+"""Finds ns-3 on this machine, compiles ``scenarios.cpp`` against it, and runs the program.
 
-ns-3 is used as installed, by its headers and shared libraries; no Python binding is. Read first:
+Only the headers and the shared libraries of an installed ns-3 are used, no Python binding. Read first:
 `find`, `Ns3.run`.
 """
 
@@ -20,7 +20,7 @@ from anabranch_lab.programs import Failed
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE / "scenarios.cpp"
-#: Ignored by git; programs are kept there by content.
+#: Folder of compiled programs, named by the hash of their content; git ignores it.
 BUILD = HERE.parents[1] / "target" / "sim-vs-ns3"
 MODULES = ("internet", "network", "core")
 INSTALL = (
@@ -31,7 +31,7 @@ LIBRARY = re.compile(r"libns3(?P<dotted>\.\d[\d.]*)?-core(?P<profile>-[a-z]+)?\.
 
 
 class Ns3Error(Failed):
-    """ns-3 is there, but the program does not compile or run."""
+    """ns-3 is installed, but the program does not compile or run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +55,19 @@ class Ns3:
     version: str
 
     def program(self) -> pathlib.Path:
-        """The compiled program; compiled now unless this source was before.
+        """Return the path of the compiled program; compile it unless this source was compiled before.
 
         Raises
         ------
         Ns3Error
-            With the compiler's words, if it compiles by none of the C++ standards tried.
+            The program compiles with none of the C++ standards; the message is the compiler's.
         """
         compiler = os.environ.get("CXX", "g++")
         program = BUILD / f"scenarios-{self.version}-{digest(repr((self, compiler)))}"
         if program.exists():
             return program
         BUILD.mkdir(parents=True, exist_ok=True)
-        # By process, since two may find the program missing at once.
+        # Named by process, because two processes may compile the program at the same time.
         partial = program.with_name(f"{program.name}.{os.getpid()}.partial")
         # `-isystem /usr/include` would reorder g++'s own list and break <cstdlib>.
         own = self.include in (pathlib.Path("/usr/include"), pathlib.Path("/usr/local/include"))
@@ -106,12 +106,12 @@ class Ns3:
 
 
 def digest(more: str = "") -> str:
-    """Hash of the program's source and `more`, 12 digits."""
+    """Return 12 digits of the hash of the program's source and `more`."""
     return hashlib.sha256(SOURCE.read_bytes() + more.encode()).hexdigest()[:12]
 
 
 def find(given: str | None = None) -> Ns3 | None:
-    """The first ns-3 that has both its headers and its libraries.
+    """Return the first ns-3 that has both its headers and its libraries.
 
     Looks in `given` only, or else in this Python's packages, /usr and /usr/local.
     """

@@ -1,13 +1,13 @@
 """Our packet simulator beside ns-3 on the same scenarios: incast, two fat-tree loads, a permutation.
 
 ``run.py all`` measures everything in both, writes ``measured.csv`` and draws the figures in the
-lab's environment; with ``--resume`` it takes the rows of this ns-3 that ``measured.csv`` has;
-``draw`` draws from all of them. ``smoke`` is the check of ``make test``: a small sample, measured
-in both, nothing written; it prints one line and exits 0 where ns-3 is not installed. Exit code 1 if
+lab's environment; with ``--resume`` it uses the rows of this ns-3 in ``measured.csv``; ``draw``
+draws the figures from all rows. ``smoke`` is the check of ``make test``: it measures a small sample
+in both and writes nothing; without ns-3 it prints one line and exits with 0. Exit code 1 if
 a value is outside its tolerance, 2 on wrong usage.
 
-``--json`` prints one object for each value. `published` is what ns-3 gave here, `ok` is null where
-nothing is claimed.
+``--json`` prints one object for each value. `published` is the value of ns-3 on this machine, `ok` is null for
+values without a claim.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ QUEUES_KIB = (64, 128)
 SERVERS = (1, 2, 5, 8, 10, 15, 20, 30, 40)
 #: Largest number of servers for which runs without a timeout are not rare.
 FEW_SERVERS = 10
-#: Runs of ns-3 with more servers, and of the permutation.
+#: Numbers of runs of ns-3 with more servers, and of the permutation.
 FLOOR_SEEDS = 2
 PERMUTATION_SEEDS = 3
-#: Whether each has selective acknowledgements and a slow start that ends at `SSTHRESH_PACKETS`, not at the first loss.
+#: Permutations, and whether each has selective acknowledgements and a slow start that ends at
+#: `SSTHRESH_PACKETS`.
 PERMUTATIONS = {"permutation": False, "permutation_sack": True}
 SSTHRESH_PACKETS = 20
 MSS_BYTES = 1_460
@@ -68,7 +69,7 @@ class Ours:
     Parameters
     ----------
     binary, xtask
-        Programs named on the command line; without an xtask cargo builds one.
+        Programs named on the command line; cargo builds the xtask if it is left out.
     """
 
     def __init__(self, binary: Path, xtask: str | None) -> None:
@@ -78,12 +79,12 @@ class Ours:
         self.version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
 
     def simulate(self, file: str, trials: int, settings: dict[str, str]) -> list[Row]:
-        """Rows of `file`, one for each trial and workload."""
+        """Simulate `file`, and return one row for each trial and workload."""
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         return json_lines([self.binary, "simulate", LAB.folder / file, "--quiet", "--json", "--trials", trials, *sets])
 
     def bench(self, scenario: str) -> Row:
-        """The row of ``bench sim``."""
+        """Run ``bench sim`` on a scenario, and return its row."""
         (row,) = json_lines([*self.xtask, "bench", "sim", scenario, "--json", "--runs", "1"], folder=ROOT)
         return row
 
@@ -92,12 +93,12 @@ class Ours:
 
 
 class Both:
-    """Runs the same scenario in both simulators, and holds the rows.
+    """Runs the same scenarios in both simulators, and collects the rows.
 
     Parameters
     ----------
     ours, ns3
-        Paths of the programs.
+        The two simulators.
     kept
         Rows of earlier runs; rows of this version of ns-3 are not measured again.
     """
@@ -108,7 +109,7 @@ class Both:
         self.kept = {_key(row): row for row in kept if (row["simulator"], row["version"]) == ("ns-3", ns3.version)}
 
     def incast(self, points: Sequence[Point], trials: int, rounds: tuple[int, int], jobs: int) -> None:
-        """Points are (KiB of queue, servers, seeds of ns-3), rounds are (warm-up, counted)."""
+        """Run incast. Points are (KiB of queue, servers, seeds of ns-3), rounds are (warm-up, counted)."""
         asked = [
             {"scenario": "incast", "queue_kib": queue, "servers": servers, "seed": seed}
             for queue, servers, seeds in points
@@ -140,7 +141,7 @@ class Both:
                 )
 
     def permutation(self, scenario: str, seeds: int, trials: int, duration_ms: int, jobs: int) -> None:
-        """One of `PERMUTATIONS`; the simulators draw start times differently, so equal seeds do not
+        """Run one of `PERMUTATIONS`. The simulators draw start times differently, so equal seeds do not
         mean equal runs."""
         sack = PERMUTATIONS[scenario]
         asked = [{"scenario": scenario, "queue_kib": 64, "seed": seed} for seed in range(1, seeds + 1)]
@@ -173,7 +174,8 @@ class Both:
             )
 
     def fat_tree(self, name: str, k: int) -> None:
-        """`name` in ns-3 and, right after, in ours, so that both have the same machine; never from kept rows."""
+        """Run `name` in ns-3 and directly afterwards in our simulator, so that the machine has the
+        same load; kept rows are not used."""
         scenario = name if k == 8 else f"{name}@{k}"
         found = self.ns3.run(name, k=k)
         del found["flow_goodput_mbps"]
@@ -200,7 +202,7 @@ def _key(row: Row) -> tuple[str, ...]:
 
 
 def listed_pairs() -> list[tuple[int, int]]:
-    """The permutation's (source, destination), by number.
+    """Return the permutation's pairs (source, destination), as numbers of hosts.
 
     Examples
     --------
@@ -213,7 +215,7 @@ def listed_pairs() -> list[tuple[int, int]]:
 
 
 def read_rows() -> list[Row]:
-    """The committed rows, numbers as numbers; none where there is no file."""
+    """Read the committed rows, with numbers as numbers; no rows if there is no file."""
     words = {"simulator", "version", "scenario"}
 
     def value_of(column: str, text: str) -> Any:
@@ -225,7 +227,7 @@ def read_rows() -> list[Row]:
 
 
 def write_rows(rows: Iterable[Row]) -> None:
-    """Writes ``measured.csv`` whole."""
+    """Write all rows to ``measured.csv``."""
     write_csv(MEASURED, ({**row, "flow_goodput_mbps": " ".join(map(str, row.get("flow_goodput_mbps", [])))} for row in rows), COLUMNS)
 
 
@@ -241,8 +243,8 @@ def pair_map(of: Callable[[str], T]) -> tuple[T, T]:
 
 
 def value(metric: str, pair: Pair, within: float | None = None, tolerance: str = "-", note: str = "") -> Value:
-    """One value of ns-3 and of our simulator, with the claim that they differ by at most `within`,
-    if given."""
+    """Return one value of ns-3 and of our simulator, with the claim that they differ by at most
+    `within`, if given."""
     ns3, ours = pair
     return {
         "claim": "sim-vs-ns3",
@@ -256,12 +258,12 @@ def value(metric: str, pair: Pair, within: float | None = None, tolerance: str =
 
 
 def share(metric: str, pair: Pair) -> Value:
-    """A count or median, compared by share."""
+    """Return a count or median of both, compared with a relative tolerance."""
     return value(metric, pair, TOLERANCE_SHARE * pair[0], f"{TOLERANCE_SHARE:.0%}")
 
 
 def means(metric: str, ns3: Sequence[float], ours: Sequence[float]) -> Value:
-    """Means over runs, compared by the spread of the runs.
+    """Return means over runs, with a tolerance from the spread of the runs.
 
     Examples
     --------
@@ -276,7 +278,7 @@ def means(metric: str, ns3: Sequence[float], ours: Sequence[float]) -> Value:
 
 
 def knee(goodput_mbps: dict[int, float]) -> float:
-    """The first number of servers from which on goodput stays below half of the link; infinite if it never does.
+    """Return the number of servers from which on goodput stays below half of the link; infinity if there is none.
 
     Examples
     --------
@@ -292,12 +294,12 @@ def knee(goodput_mbps: dict[int, float]) -> float:
 
 
 def runs(rows: Iterable[Row], column: str, **where: object) -> list[Any]:
-    """Values of `column` in the rows that have the values of `where`."""
+    """Return the values of `column` in the rows that have the values of `where`."""
     return [row[column] for row in rows if all(row.get(key) == given for key, given in where.items())]
 
 
 def incast_values(rows: list[Row], rounds_all: int) -> list[Value]:
-    """For each queue: the knee, goodput before it, the floor after it, rounds and timeouts."""
+    """Return for each queue the knee, goodput before it, the floor after it, rounds and timeouts."""
     rows = [row for row in rows if row["scenario"] == "incast"]
     queues = sorted({row["queue_kib"] for row in rows})
     return [one for queue in queues for one in _queue_values(rows, queue, rounds_all)]
@@ -337,7 +339,7 @@ def _queue_values(rows: list[Row], queue: int, rounds_all: int) -> list[Value]:
 
 
 def fat_tree_values(rows: list[Row]) -> list[Value]:
-    """Work done, and the speed of doing it."""
+    """Return the amounts of simulated work, and the speed."""
     found = []
     for scenario in sorted({row["scenario"] for row in rows} - {"incast", *PERMUTATIONS}, reverse=True):
         here = [row for row in rows if row["scenario"] == scenario]
@@ -352,7 +354,7 @@ def fat_tree_values(rows: list[Row]) -> list[Value]:
 
 
 def sorted_means(flows: Sequence[Sequence[float]]) -> list[float]:
-    """Each run's flows sorted, then the mean of each rank.
+    """Sort the flows of each run, and return the mean of each rank.
 
     Examples
     --------
@@ -363,7 +365,7 @@ def sorted_means(flows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def permutation_values(rows: list[Row]) -> list[Value]:
-    """The aggregate, and how far the sorted curves lie apart."""
+    """Return goodput, extreme flows, the distance between the sorted curves, and timeouts."""
     found = []
     for scenario in [name for name in PERMUTATIONS if runs(rows, "seed", scenario=name)]:
         goodput, flows, timeouts = (
@@ -383,7 +385,7 @@ def permutation_values(rows: list[Row]) -> list[Value]:
 
 
 def draw_rows(rows: list[Row]) -> None:
-    """Draws both curves of each comparison; bands go from the least run to the most."""
+    """Draw both curves of each comparison; bands are between the lowest and the highest run."""
     try:
         from anabranch_lab import figures as lab_figures
     except ImportError:
@@ -431,10 +433,10 @@ def draw_rows(rows: list[Row]) -> None:
 
 
 def show(values: list[Value], as_json: bool) -> None:
-    """Prints all values."""
+    """Print all values."""
     if as_json:
         for row in values:
-            # JSON has no infinity; a knee that is not there is null.
+            # JSON has no infinity; a missing knee is null.
             print(json.dumps({key: None if at == math.inf else at for key, at in row.items()}))
         return
     print(f"{'metric':46} {'ns-3':>11} {'ours':>11}  ok   tolerance; note")
@@ -445,17 +447,17 @@ def show(values: list[Value], as_json: bool) -> None:
 
 
 def find_ns3(args, missing: type[Exception]) -> peer.Ns3:
-    """The ns-3 that the command line names."""
+    """Find the ns-3 that the command line names, and compile the program; raise `missing` without it."""
     ns3 = peer.find(args.ns3)
     if ns3 is None:
         raise missing(f"ns-3 is not installed: {peer.INSTALL}")
-    # Compiled before runs go side by side.
+    # Compiled before concurrent runs begin.
     ns3.program()
     return ns3
 
 
 def conclude(args, both: Both, rounds_all: int) -> int:
-    """Prints what was compared; the exit code."""
+    """Print all comparisons, and return the exit code."""
     values = [*fat_tree_values(both.rows), *incast_values(both.rows, rounds_all), *permutation_values(both.rows)]
     if not args.json:
         print(f"anabranch {both.ours.version} beside ns-3 {both.ns3.version}")
@@ -474,7 +476,7 @@ PROGRAMS = {
 
 @LAB.verb(**PROGRAMS)
 def smoke(args) -> int:
-    """A sample; skipped where ns-3 is not installed."""
+    """Measures a small sample in both; skipped if ns-3 is not installed."""
     ns3 = find_ns3(args, Skipped)
     both = Both(Ours(args.binary, args.xtask), ns3)
     both.incast([(64, servers, 1) for servers in (1, 5, 10, 20)], 4, (10, 20), args.jobs)
@@ -493,7 +495,7 @@ def all_scenarios(args) -> int:
     """Measures everything in both, writes measured.csv and draws."""
     ns3 = find_ns3(args, Failed)
     both = Both(Ours(args.binary, args.xtask), ns3, read_rows() if args.resume else ())
-    # With more servers runs differ little and take long.
+    # Runs with more servers differ little, and take long.
     points = [(queue, n, args.seeds if n <= FEW_SERVERS else FLOOR_SEEDS) for queue in QUEUES_KIB for n in SERVERS]
     both.fat_tree("NB5", 8)
     both.fat_tree("HASH10", 8)
@@ -507,7 +509,7 @@ def all_scenarios(args) -> int:
 
 @LAB.verb()
 def draw(args) -> None:
-    """Only the figures, from measured.csv."""
+    """Draws only the figures, from measured.csv."""
     draw_rows(read_rows())
 
 

@@ -8,7 +8,7 @@ kB beside four endless flows, of 1 GiB, and of 64 kB over paths that lose packet
 agents. ``run.py speed`` measures rate, processor time and a small request's time between two idle
 namespaces with a cable: without a tunnel, through a bare one (`bare.c`), and through agents. Each
 writes a row for each run to ``rows.csv`` (``speed.csv``); runs that have rows are not run again.
-``run.py table`` prints the rows. ``run.py smoke`` runs small ones and checks that the rows are
+``run.py table`` prints the rows. ``run.py smoke`` runs small cases and checks that the rows are
 plausible. Standard library only; it needs namespaces and TUN devices, and ``curl``.
 
 Read first: `SETTINGS`, `scenario`, `curl_once`.
@@ -79,12 +79,13 @@ class Setting:
             return long, sorted((1.0 + draw.uniform(0, within), size()) for _ in range(round(x)))
         if self.x == "long_flows":
             return round(x), sorted((1.0 + draw.uniform(0, within), size()) for _ in range(100))
-        # In every second, 50 short flows start within the first `x` of it.
+        # In every second, 50 short flows start within the first `x` seconds.
         periods = range(1, int(within) + 1)
         return 3, sorted((period + draw.uniform(0, x), size()) for period in periods for _ in range(50 if x else 0))
 
 
-#: 12 Mbit/s where the paper has 20: long flows that are sprayed would be more than this machine emulates. The cloud's 1 Gbit/s become 35 Mbit/s.
+#: Paths have 12 Mbit/s instead of the paper's 20, because sprayed long flows at that rate are too
+#: fast for the emulator here. The cloud's 1 Gbit/s become 35 Mbit/s.
 SETTINGS = {
     "short-flows": Setting("11", "short_flows", (100, 180), 20, 12, 1_000, 256),
     "long-flows": Setting("12", "long_flows", (1, 4, 8), 20, 12, 1_000, 256),
@@ -97,7 +98,7 @@ COLUMNS = (
     *("source_packets", "parity_packets", "recovered_packets", "given_up_packets", "sprayed_share", "lateness_us_p99"),
 )
 def scenario(setting: Setting, scheme: str, x: float, seed: int, folder: Path) -> Path:
-    """The scenario of one run as a file: the same flows for every scheme."""
+    """Write the scenario of one run, with the same flows for every scheme, and return its path."""
     long, short = setting.flows(x, random.Random(seed))
     network = {"topology": "leaf-spine", "tors": 2, "hosts": 1, "spines": setting.paths, "rate": "1 Gbit/s"}
     network |= {"uplink_rate": f"{setting.path_mbps} Mbit/s", "delay": f"{setting.delay_us} us"}
@@ -116,13 +117,13 @@ def scenario(setting: Setting, scheme: str, x: float, seed: int, folder: Path) -
 
 
 def run_scenario(binary: Path, name: str, scheme: str, x: float, seed: int, clock: str = "emulate") -> list[Row]:
-    """The rows of one run's workloads."""
+    """Run one scenario, and return the rows of its workloads."""
     with tempfile.TemporaryDirectory(prefix="spray-emulated-") as folder:
         return json_lines([binary, "-q", clock, scenario(SETTINGS[name], scheme, x, seed, Path(folder)), "--json"])
 
 
 def summary(workloads: list[Row]) -> Row:
-    """The figures of one run."""
+    """Return the figures of one run, from the rows of its workloads."""
     row: Row = {}
     for one in workloads:
         if one["workload"] == "trace":
@@ -141,7 +142,7 @@ ROWS = {"rows": LAB.folder / "rows.csv", "binary": BINARY, "seeds": 3}
 
 
 def show(rows: list[Row]) -> str:
-    """A run in a line."""
+    """Return a line that describes a run."""
     (row,) = rows
     short = f"short {row.get('fct_ms_mean')} ms, 99 % {row.get('fct_ms_p99')}, long {row['long_mbps']} Mbit/s"
     return f"{row['setting']} {row['scheme']} {row['x']} seed {row['seed']}: {short}"
@@ -149,7 +150,7 @@ def show(rows: list[Row]) -> str:
 
 @LAB.verb(**ROWS, setting=repeatable(SETTINGS), scheme=repeatable(SCHEMES))
 def figures(args) -> int:
-    """All runs of the chosen settings that are not in the rows yet."""
+    """Runs the chosen settings, except runs that have a row."""
     cells = [
         {"setting": name, "scheme": scheme, "x": x, "seed": seed}
         for seed in range(1, args.seeds + 1)
@@ -165,7 +166,7 @@ def figures(args) -> int:
 
 
 def topology(paths: int, mbps: float, delay_us: int, queue_bytes: int) -> str:
-    """Two hosts, a switch before each, and `paths` paths of two links between the switches."""
+    """Return two hosts, a switch at each, and `paths` paths of two links between the switches."""
     cables = [("a", "left", 2_000.0), ("right", "b", 2_000.0)]
     for path in range(paths):
         cables += [("left", f"m{path}", mbps), (f"m{path}", "right", mbps)]
@@ -176,7 +177,7 @@ def topology(paths: int, mbps: float, delay_us: int, queue_bytes: int) -> str:
 
 @LAB.inside
 def serve(_: Row) -> None:
-    """Serves 64 kB and 1 GiB by HTTP, and sends without end to every client of the other port."""
+    """Serve 64 kB and 1 GiB by HTTP, and send without end to every client of the other port."""
     block = bytes(1 << 16)
     sizes = {"/64k": 65_536, "/1g": 1 << 30}
 
@@ -207,7 +208,7 @@ def serve(_: Row) -> None:
 
 
 def flows_to(address: str, port: int) -> Iterator[socket.socket]:
-    """Connections to a port, as they come."""
+    """Yield each connection to a port once it is accepted."""
     listener = socket.create_server((address, port))
     while True:
         flow, _ = listener.accept()
@@ -224,10 +225,10 @@ def has_peer(binary: object, path: object) -> bool:
 
 @LAB.inside
 def ask(task: Row) -> Row:
-    """Runs `curl` repeatedly beside the task's number of endless flows, and returns all times and
-    the flows' rate."""
+    """Run `curl` repeatedly beside the task's number of endless flows, and return all times and the
+    flows' rate."""
     if task["agent"]:
-        # Both agents are there before anything is asked.
+        # Requests begin once both agents have reached each other.
         for _ in range(200):
             if has_peer(task["binary"], task["agent"]):
                 break
@@ -286,14 +287,15 @@ PEOPLE: dict[str, tuple[Row, Row]] = {
 
 
 def lossy(paths: int) -> list[str]:
-    """5 % loss on half of the paths, each way, as arguments of `emulate`: half of it on each of a path's two cables."""
+    """Return 5 % loss on half of the paths, in each direction, as arguments of `emulate`: 2.5 % on
+    each of a path's two cables."""
     cables = [f"{side}-m{path}" for path in range(0, paths, 2) for side in ("left", "right")]
     return [word for cable in cables for word in ("--at", f"0s link {cable} loss 2.5%")]
 
 
 @LAB.verb(**ROWS, what=repeatable(PEOPLE))
 def people(args) -> int:
-    """Everyday uses, with agents and without."""
+    """Measures everyday uses, with agents and without."""
 
     def run(cell: Row) -> Row:
         network, asked = PEOPLE[cell["setting"]]
@@ -317,8 +319,8 @@ MOVED_BYTES, REQUESTS, IDLE_S = 1_500_000_000, 3_000, 0.003
 
 @LAB.inside
 def peer(task: Row) -> None:
-    """Answers each byte on one port with a byte; on the other port receives everything and then
-    acknowledges it."""
+    """Answer each byte on one port with a byte; on the other port receive all bytes, and then
+    acknowledge them."""
 
     def answer() -> None:
         for flow in flows_to(task["address"], PORT):
@@ -337,7 +339,7 @@ def peer(task: Row) -> None:
 
 @LAB.inside
 def move(task: Row) -> Row:
-    """Moves bytes, then asks: at once again, and after pauses. Says what took how long."""
+    """Send `MOVED_BYTES`, then send requests without pauses and with pauses; return all times."""
     address = task["address"]
     flow = socket.create_connection((address, SOURCE_PORT), timeout=60)
     block, left, began = bytes(1 << 20), MOVED_BYTES, time.monotonic()
@@ -360,7 +362,7 @@ def move(task: Row) -> Row:
 
 
 def speed_once(binary: Path, what: str) -> Row:
-    """One trial between two new namespaces, which are removed afterwards."""
+    """Run one trial between two new namespaces, which are removed afterwards."""
     ends = [f"spray-{os.getpid()}-{end}" for end in "ab"]
     addresses = ["10.79.0.1", "10.79.0.2"]
     programs: list[subprocess.Popen[bytes]] = []
@@ -369,7 +371,7 @@ def speed_once(binary: Path, what: str) -> Row:
         subprocess.run(["ip", *words], check=True)
 
     def start(end: int, *words: object) -> subprocess.Popen[bytes]:
-        # `ip netns exec` becomes the program, so that its number is the program's.
+        # `ip netns exec` replaces itself by the program, so its process number is the program's.
         programs.append(subprocess.Popen(["ip", "netns", "exec", ends[end], *map(str, words)]))
         return programs[-1]
 
@@ -405,7 +407,7 @@ def speed_once(binary: Path, what: str) -> Row:
             before, moved = sum(map(processor_s, carriers)), LAB.task(move, folder, address=to)
             if start(0, *moved.command).wait(timeout=120):
                 raise Failed("nothing was moved: the message is above")
-            # Requests are few beside the bytes: their time counts with them.
+            # The processor time includes the requests, which cost little compared with the bytes.
             used, said = sum(map(processor_s, carriers)) - before, moved.read_result()
         finally:
             for program in programs:
@@ -425,14 +427,14 @@ def speed_once(binary: Path, what: str) -> Row:
 
 @LAB.verb(rows=LAB.folder / "speed.csv", binary=BINARY, trials=3)
 def speed(args) -> int:
-    """Measures all carriers between two namespaces, in turns."""
+    """Measures all carriers between two namespaces; carriers take turns."""
     cells = product(trial=range(args.trials), what=CARRIERS)
     return measure(Rows(args.rows, SPEED[:2], SPEED, "\n"), cells, lambda cell: speed_once(args.binary, cell["what"]))
 
 
 @LAB.verb("table", rows=LAB.folder / "rows.csv", speed=LAB.folder / "speed.csv")
 def show_tables(args) -> None:
-    """The rows as tables in Markdown: medians over seeds."""
+    """Prints the rows as tables in Markdown: medians over seeds."""
 
     def median(of: list[Row], column: str) -> float | None:
         values = numbers(of, column)
@@ -471,7 +473,7 @@ def show_tables(args) -> None:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
-    """A small run of each clock through agents; where this machine has no namespaces, says so."""
+    """Runs a small case under each clock through agents; skipped if this machine has no namespaces."""
     row = summary(run_scenario(args.binary, "cloud", "agent", 10, 1, "simulate"))
     assert row["fct_ms_mean"] and row["long_mbps"], row
     require_emulator(args.binary)

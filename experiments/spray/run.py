@@ -4,10 +4,10 @@ compares it with, and today's schemes.
 ``run.py all`` runs every scheme in every setting and writes a row for each run to ``rows.csv``;
 runs that have rows are not run again, and ``--setting``, ``--scheme`` and ``--seeds`` choose.
 ``run.py table`` prints the rows beside the paper's figures, ``run.py draw`` draws them, and
-``run.py docs`` writes the README's tables of them. ``run.py
-model`` prints the paper's equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``.
-``run.py paths`` measures the time of each path (Figure 4). ``run.py smoke`` runs small cases of all
-these and checks that the rows are plausible. ``draw`` and ``paths`` need the lab's environment.
+``run.py docs`` writes the README's tables of the rows. ``run.py model`` prints the paper's
+equations (Figures 6, 8, 9 and 10) from ``anabranch spray model``. ``run.py paths`` measures the
+time of each path (Figure 4). ``run.py smoke`` runs small cases of all these and checks that the
+rows are plausible. ``draw`` and ``paths`` need the lab's environment.
 
 Read first: `SCHEMES`, `SETTINGS`.
 """
@@ -33,9 +33,10 @@ from anabranch_lab.programs import json_lines, toml
 LAB = Experiment(__file__, __doc__)
 Table = dict[str, Any]
 
-#: A short flow has less than this.
+#: Size below which a flow is short.
 SHORT = "100 kB"
-#: TCP of all schemes: NewReno and an acknowledgement for each segment as in ns-2, first windows of ten, timeouts as data centres set them.
+#: TCP of all schemes: NewReno, an acknowledgement for each segment as in ns-2, initial windows of
+#: ten, and timeouts as in data centres.
 TRANSPORT: Table = {
     "control": "newreno",
     "sack": True,
@@ -81,7 +82,7 @@ SCHEMES: dict[str, Table] = {
 }
 #: Schemes that run in every setting.
 ALL = tuple(scheme for scheme in SCHEMES if scheme not in ("caps-small", "caps-window"))
-#: Ours, and what the paper proposes.
+#: Our schemes, and the schemes that the paper proposes.
 OURS = ("caps", "caps-dark", "rps-coded", "rps-coded-pq", "timed", "agent", "agent-marks")
 #: Schemes in the paper's figures.
 PAPER = ("ecmp", "rps", "presto", "repflow", "freeway", "ecmp-pq", "rps-pq", "caps", "caps-dark")
@@ -141,14 +142,15 @@ def leaf_spine(tors: int, hosts: int, spines: int, rtt_us: float, queue: int, **
 
 
 def load(network: Table, share: float) -> float:
-    """The share of hosts' links at which a leaf-spine's uplinks carry `share` of their rate: most flows leave their rack."""
+    """Return the load of hosts' links with which a leaf-spine's uplinks carry `share` of their
+    rate. Most flows leave their rack."""
     tors, hosts, spines = network["tors"], network["hosts"], network["spines"]
     leaves = (tors - 1) * hosts / (tors * hosts - 1)
     return min(share * spines / hosts / leaves, 0.99)
 
 
 def workload(sizes: str, flows: int) -> Build:
-    """Figure 17: flows of an application between random hosts, at a share of the uplinks' rate."""
+    """Make Figure 17: flows of an application between random hosts, at a share of the uplinks' rate."""
 
     def at(share: float, _: random.Random) -> Table:
         network = leaf_spine(24, 36, 12, 100, 256)
@@ -159,14 +161,14 @@ def workload(sizes: str, flows: int) -> Build:
 
 
 def spread(flows: list[tuple[float, str, str, int]]) -> Table:
-    """Flows as a list: when each starts in seconds, from where, to where, its bytes."""
+    """Return the workload of listed flows: each has its start in seconds, source, destination and bytes."""
     return {"kind": "trace", "flows": flows}
 
 
 def mixture(
     paths: int, queue: int, count: Callable[[float], tuple[int, int]], size: Callable[[float], int] | None = None
 ) -> Build:
-    """Section III: short and long flows from the hosts of one rack to the hosts of another, one
+    """Make section III: short and long flows from the hosts of one rack to the hosts of another, one
     flow for each pair of hosts."""
 
     def at(x: float, draw: random.Random) -> Table:
@@ -175,7 +177,7 @@ def mixture(
         hosts = short + long
         pairs = [(f"h{n}", f"h{hosts + n}") for n in range(hosts)]
         flows = [(0.0, *pair, 10_000_000) for pair in pairs[:long]]
-        # Long flows have found their windows when the short ones begin.
+        # Short flows begin once the windows of long flows are stable.
         flows += [(0.02 + draw.uniform(0, 0.01), *pair, drawn()) for pair in pairs[long:]]
         # If hosts' links were no faster than a path, sprayed long flows would leave no queue
         # anywhere.
@@ -186,7 +188,7 @@ def mixture(
 
 
 def incast(queue: int, long: int) -> Build:
-    """Figures 26 and 27: short flows from as many hosts of other racks to one, all at once, over 40 paths."""
+    """Make Figures 26 and 27: `x` concurrent short flows from hosts of other racks to one host, over 40 paths."""
 
     def at(x: float, draw: random.Random) -> Table:
         tors, hosts = 8, 32
@@ -199,7 +201,8 @@ def incast(queue: int, long: int) -> Build:
 
 
 def bursts(x: float, draw: random.Random) -> Table:
-    """Figures 19 and 20: bursts of 500 short flows, `x` of them a second in the mean, beside ten long flows, for a fifth of a second."""
+    """Make Figures 19 and 20: bursts of 500 short flows, `x` bursts a second in the mean, beside
+    ten long flows, for a fifth of a second."""
     tors, hosts, seconds = 20, 28, 0.2
     everyone = range(tors * hosts)
     flows: list[tuple[float, str, str, int]] = []
@@ -214,7 +217,7 @@ def bursts(x: float, draw: random.Random) -> Table:
 
 
 def fat_tree(sizes: str, flows: int) -> Build:
-    """Figure 18: an application at 0.3 of the hosts' links, in a fat tree of `x` pods."""
+    """Make Figure 18: an application at 0.3 of the hosts' links, in a fat tree of `x` pods."""
 
     def at(x: float, _: random.Random) -> Table:
         # Between pods a round trip crosses twelve links.
@@ -226,7 +229,8 @@ def fat_tree(sizes: str, flows: int) -> Build:
 
 
 def parities(sizes: str) -> Build:
-    """Figures 24 and 25: units of ten packets with `x` parities each, an application at 0.6 of the uplinks' rate that does not end."""
+    """Make Figures 24 and 25: units of ten packets with `x` parities each, and an endless
+    application at 0.6 of the uplinks' rate."""
 
     def at(x: float, _: random.Random) -> Table:
         network = leaf_spine(24, 36, 12, 100, 256)
@@ -238,10 +242,10 @@ def parities(sizes: str) -> Build:
 
 
 def hybrid(x: float, _: random.Random) -> Table:
-    """Figure 23: half of the traffic of each application, 12 racks of 28 hosts, 20 paths."""
+    """Make Figure 23: half of the traffic from each of two applications, 12 racks of 28 hosts, 20 paths."""
     network = leaf_spine(12, 28, 20, 100, 256)
     each = load(network, x) / 2
-    # Means of 1.7 and 7.4 MB: as many bytes of each.
+    # Mean sizes are 1.7 and 7.4 MB, so these numbers of flows give equal bytes.
     work = [
         {"kind": "poisson", "sizes": sizes, "load": each, "flows": flows}
         for sizes, flows in (("web-search", 1_500), ("data-mining", 350))
@@ -251,10 +255,11 @@ def hybrid(x: float, _: random.Random) -> Table:
 
 #: Bytes in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us, each with a packet's transmission, is 200 kB.
 PERMUTATION_PRODUCT = 200_000
-#: TCP as the other settings have it, over marks.
+#: TCP as in the other settings, with DCTCP.
 BY_TCP: Table = {"control": "dctcp", "initial_window_segments": 49}
-#: A transport for packets that take many ways: its window is one and a half products, what is overtaken by two round trips is lost, and
-#: acknowledgements do not wait in queues. Switches mark where the consortium's mark all, above 0.8 products; timeouts are its own, too.
+#: A transport for packets on many paths. Its window is one and a half products; a packet that is
+#: overtaken by two round trips counts as lost; acknowledgements do not wait in queues. Switches
+#: mark above 0.8 products, where the consortium's mark all; timeouts are the consortium's, too.
 BY_NSCC: Table = {
     "control": "nscc",
     "initial_window_segments": 73,
@@ -309,7 +314,7 @@ MEASURES = (
     ("small_fct_us_p99", "short flows: 99th percentile, ms", 1e-3),
     ("long_flow_mbps_mean", "long flows: Mbit/s", 1.0),
 )
-#: And where units differ, or parities.
+#: Panels of settings whose units or parities vary.
 UNIT_SHOWS = (
     ("small_fct_us_mean", "short flows: mean ms", 1e-3),
     ("held_us_mean", "a packet waits for others: us", 1.0),
@@ -400,7 +405,7 @@ TABLES = ("network", "transport", "workload", "change")
 
 
 def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
-    """The scenario of one run: the same flows for every scheme."""
+    """Make the scenario of one run, with the same flows for every scheme."""
     made = setting.build(x, random.Random(seed))
     own = made.get("transport", {})
     made["transport"] = {**TRANSPORT, **own}
@@ -420,7 +425,7 @@ def scenario(setting: Setting, scheme: str, x: float, seed: int) -> Table:
 
 
 def simulate(binary: Path, made: Table, seed: int, *options: object) -> list[Row]:
-    """The rows of a scenario's workloads."""
+    """Simulate a scenario, and return the rows of its workloads."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scenario.toml"
         for traffic in made["workload"]:
@@ -433,7 +438,7 @@ def simulate(binary: Path, made: Table, seed: int, *options: object) -> list[Row
 
 
 def run(binary: Path, setting: Setting, scheme: str, x: float, seed: int) -> Row:
-    """Runs it, and puts the rows of its workloads together."""
+    """Run a scheme in a setting, and combine the rows of its workloads."""
     made = scenario(setting, scheme, x, seed)
     network = made["network"]
     row = joined(simulate(binary, made, seed))
@@ -485,7 +490,7 @@ KEY = ("setting", "scheme", "x", "seed")
     jobs=Option(2, "runs at a time"),
 )
 def all_runs(args) -> int:
-    """Runs what is not in the rows yet, and writes each row once it is there."""
+    """Runs all cells without a row; each row is written as soon as it is measured."""
     cells = [
         {"setting": name, "scheme": scheme, "x": f"{x:.6g}", "seed": seed}
         for name in args.setting or SETTINGS
@@ -504,7 +509,7 @@ def all_runs(args) -> int:
 
 
 class Means:
-    """Means over the seeds of each run."""
+    """Means over the seeds of each setting, scheme and x."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.runs = grouped(({**row, "x": float(row["x"])} for row in rows), "setting", "scheme", "x")
@@ -557,7 +562,7 @@ BY_PODS = (
     *(("12", "fat-tree-web-search", 12), ("data mining, 4 pods", "fat-tree-data-mining", 4)),
     *(("12", "fat-tree-data-mining", 12), ("hybrid, load 0.2", "hybrid", 0.2), ("0.8", "hybrid", 0.8)),
 )
-#: Cuts of the paper, by the scheme that CAPS is compared with.
+#: The paper's reductions of the mean time, by the scheme that CAPS is compared with.
 CUTS = {
     "ecmp": ("ECMP", "60 to 70 %"),
     "rps": ("RPS", "50 to 60 %"),
@@ -568,7 +573,7 @@ CUTS = {
 
 
 def three_measures(means: Means, columns: tuple[tuple[str, str, float], ...]) -> str:
-    """Returns a line for each scheme, with three measures in a cell."""
+    """Return a line for each scheme, with three measures in a cell."""
     lines = []
     for scheme in SHOWN:
         cells = []
@@ -581,7 +586,7 @@ def three_measures(means: Means, columns: tuple[tuple[str, str, float], ...]) ->
 
 
 def cuts(means: Means) -> str:
-    """Returns CAPS's cut of the short flows' mean time, against each scheme of the paper."""
+    """Return CAPS's reduction of the short flows' mean time, compared with each scheme of the paper."""
     column = MEASURES[0][0]
     lines = []
     for scheme, (name, paper) in CUTS.items():
@@ -595,7 +600,7 @@ def cuts(means: Means) -> str:
 
 
 def last_over_fastest(means: Means) -> str:
-    """Returns the spread of a permutation's times, by scheme and state of the links."""
+    """Return the spread of a permutation's times, by scheme and state of the links."""
     column = PERMUTATION_SHOWS[0][0]
     lines = []
     for scheme in OF_LONG_FLOWS:
@@ -612,7 +617,7 @@ def last_over_fastest(means: Means) -> str:
 
 
 def written() -> str:
-    """Returns the README with the tables of the committed rows."""
+    """Return the README with the tables of the committed rows."""
     means = Means(read_csv(LAB.folder / "measured.csv"))
     blocks = {
         "loads": three_measures(means, BY_LOAD),
@@ -628,7 +633,7 @@ check_tables = LAB.tables_of(README, written)
 
 @LAB.verb(rows=LAB.runs / "rows.csv", folder=LAB.folder)
 def draw(args) -> None:
-    """For each setting a picture: above the paper's schemes, below today's schemes and CAPS."""
+    """Draws a picture for each setting: the paper's schemes above, today's schemes and CAPS below."""
     from anabranch_lab.figures import THEMES, add_legend, name_axes, panels, save_themed
 
     rows = read_csv(args.rows)
@@ -646,7 +651,7 @@ def draw(args) -> None:
         column, unit, scale = show
         setting, lines = SETTINGS[name], THEMES[theme].lines
         for scheme in schemes:
-            # Each scheme looks the same wherever it is.
+            # Each scheme has the same colour, line and marker in all pictures.
             number = list(SCHEMES).index(scheme)
             points = [(x, means.of(name, scheme, x, column)) for x in setting.xs]
             if there := [(x, value * scale) for x, value in points if value is not None]:
@@ -689,13 +694,12 @@ PATHS = LAB.folder / "paths.csv"
 
 @LAB.verb(binary=BINARY)
 def paths(args) -> None:
-    """Figure 4: round trip by each of 40 paths; four long flows stay on some of them."""
+    """Measures Figure 4: the round trip by each of 40 paths; four long flows stay on some of them."""
     import pyarrow.parquet
 
     def build(_: float, draw: random.Random) -> Table:
         made = mixture(40, 256, lambda _: (100, 4))(0, draw)
-        # Short flows are there from the beginning to the end, so that the long ones stay where they
-        # are.
+        # Short flows start during the whole run, so that the long flows stay on their paths.
         flows = [
             (draw.uniform(0, 0.03) if size < 100_000 else 0.0, *pair, size)
             for _, *pair, size in made["workload"][0]["flows"]
@@ -719,7 +723,7 @@ def paths(args) -> None:
 
 @LAB.verb(binary=BINARY)
 def model(args) -> None:
-    """The equations, as the paper's figures have them."""
+    """Prints the equations with the values of the paper's figures."""
 
     def said(*options: object) -> list[Row]:
         return json_lines([args.binary, "spray", "model", "--json", *options])
@@ -750,7 +754,7 @@ def model(args) -> None:
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
-    """Every scheme on a small fabric: all flows end, and what is counted is conserved."""
+    """Runs every scheme on a small fabric: all flows end, and no packet is lost in the counts."""
     check_tables()
     network = leaf_spine(3, 4, 4, 100, 256)
     traffic = {"kind": "poisson", "sizes": "web-search", "load": load(network, 0.4), "flows": 60}
@@ -774,7 +778,7 @@ def smoke(args) -> None:
         )
         assert row["finished"] == row["flows"] == 16, "all flows end"
         assert row["timeouts"] == 0, "none waits for a timer"
-        # In the other cases, two of the pods have one slow or down path among their four.
+        # In the other cases, two of the pods have one slow or missing path among their four.
         assert links > 0 or ratio < 1.2, "over whole links all end at nearly one time"
 
 

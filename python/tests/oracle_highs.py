@@ -1,7 +1,7 @@
-"""HiGHS on a round's program of ``broker`` (the thesis's Figure 3.10): what its optimiser is tested and measured beside.
+"""HiGHS on a round's program of ``broker`` (the thesis's Figure 3.10): the reference for tests of its optimiser.
 
 ``oracle_highs.py --seconds S`` reads a program from standard input, as ``anabranch broker market``
-prints it, and prints what HiGHS came to as one JSON object, for ``cargo xtask bench broker --peer
+prints it, and prints the result of HiGHS as one JSON object, for ``cargo xtask bench broker --peer
 PYTHON``. It needs ``highspy`` alone. Read `oracle` first.
 """
 
@@ -29,11 +29,11 @@ class Found:
     bound
         Lower bound of the cost of any answer.
     cost
-        Cost of its best answer; infinity without an answer.
+        Cost of the best answer; infinity without an answer.
     cpu_s
         Processor seconds to pass the model to HiGHS and to solve it.
     ended
-        Reason why it stopped, in its own words.
+        HiGHS's reason to stop, in its own words.
     version
         Version of HiGHS.
     """
@@ -46,22 +46,22 @@ class Found:
 
 
 def model(of: dict[str, Any]) -> highspy.HighsLp:
-    """Write the program down: a whole number of each group's clients for each of its place's candidates, and for nowhere.
+    """Build the program: how many of a group's clients each candidate of its place serves, and how many go unserved.
 
     Parameters
     ----------
     of
-        As ``anabranch broker market`` prints it.
+        The program, as ``anabranch broker market`` prints it.
 
     Returns
     -------
     highspy.HighsLp
-        Rows are groups, whose clients are all somewhere, and clusters, which send no more than they
-        can, in Mbit/s.
+        Rows are groups, whose clients are all counted, and clusters, which send at most their
+        capacity, in Mbit/s.
     """
     clusters = np.array(of["clusters"], dtype=float).reshape(-1, 2)
-    # A place's candidates: clusters and scores. The first is to go unserved, which no cluster has
-    # to send.
+    # Candidates of each place: clusters and scores. A further choice, to go unserved, loads no
+    # cluster.
     places = [np.array(place, dtype=float).reshape(-1, 2) for place in of["places"]]
     groups = len(of["groups"])
     rows, values, costs, most, lengths = [], [], [], [], []
@@ -96,9 +96,9 @@ def oracle(lp: highspy.HighsLp, seconds: float, gap: float = 0.0) -> Found:
     lp
         From `model`.
     seconds
-        After how long it stops, with what it has by then.
+        Seconds after which HiGHS stops with its best answer so far.
     gap
-        It stops, too, once its answer is known to cost no more than this share above the best.
+        HiGHS also stops once its answer provably costs at most this share more than the optimum.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def oracle(lp: highspy.HighsLp, seconds: float, gap: float = 0.0) -> Found:
 
 
 def rss_bytes_max() -> int:
-    """Most memory that this process held since its program began, which `getrusage` would mix with its parent's."""
+    """Return the peak memory of this process in bytes; `getrusage` would include its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="when it stops with what it has")
     parser.add_argument("--gap", type=float, default=1e-4, help="it stops this near to the best, too")
     options = parser.parse_args()
-    # Not named here, so that nothing but the model is kept.
+    # The program has no name, so that only the model stays in memory.
     found = oracle(model(json.load(sys.stdin)), options.seconds, options.gap)
     answer: dict[str, Any] = {"name": "HiGHS", "version": found.version, "cost": None, "gap": None}
     if math.isfinite(found.cost):

@@ -39,7 +39,7 @@ class Model:
         return len(self.costs) - 1
 
     def at_most_one(self, columns: list[int]) -> None:
-        """Allow one of the columns."""
+        """Allow at most one of the columns to be 1."""
         if len(columns) > 1:
             self.rows.append((columns, [1.0] * len(columns), 1.0))
 

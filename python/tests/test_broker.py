@@ -13,7 +13,7 @@ from oracle_highs import model, oracle
 
 from anabranch_lab.binary import find
 
-#: All are run by `ANABRANCH_LONG=1`; some in each test run.
+#: Number of instances: all with `ANABRANCH_LONG=1`, otherwise some of them.
 INSTANCES = 100 if os.environ.get("ANABRANCH_LONG") else 25
 
 
@@ -32,7 +32,7 @@ def oracle_costs(of: dict[str, Any], seconds: float) -> tuple[float, float]:
 
 
 def check_capacities(of: dict[str, Any]) -> None:
-    """No cluster has more than its capacity, and every client is somewhere once."""
+    """Check that no cluster exceeds its capacity, and that every client is counted once."""
     used = [0] * len(of["clusters"])
     placed = [0] * len(of["groups"])
     for group, candidate, sessions in of["placed"]:
@@ -44,8 +44,8 @@ def check_capacities(of: dict[str, Any]) -> None:
     assert placed == [sessions for _, _, sessions in of["groups"]]
 
 
-def test_answers_are_within_their_certified_gaps_of_the_best() -> None:
-    """Programs with capacities from ample to far too small; of all there are bounds on both sides."""
+def test_answers_are_within_their_certified_gaps() -> None:
+    """Capacities range from ample to far too small; both solvers have a bound and an answer of each program."""
     draw = random.Random(1)
     exact = 0
     for seed in range(INSTANCES):
@@ -66,7 +66,7 @@ def test_answers_are_within_their_certified_gaps_of_the_best() -> None:
 
 
 def test_small_programs_are_solved_exactly() -> None:
-    """A dozen clients are searched through, also where there is room for half of them."""
+    """A dozen clients are searched completely, also with capacity for only half of them."""
     for seed in range(10):
         of = market(["--seed", str(seed), "--sessions", "12", "--capacity", "0.02", "--networks", "4", "3"])
         _, best = oracle_costs(of, 10.0)

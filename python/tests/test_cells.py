@@ -76,13 +76,13 @@ def test_measured_cells_are_not_measured_again(tmp_path: Path) -> None:
     assert rows_of(tmp_path).read()[0] == {"method": "a", "trial": "0", "took_s": "1.5"}
 
 
-def test_cell_that_is_asked_for_twice_is_measured_once(tmp_path: Path) -> None:
+def test_repeated_cell_is_measured_once(tmp_path: Path) -> None:
     cells = [{"trial": 1, "method": "a"}, {"trial": 1.0, "method": "a"}]
     assert measure(rows_of(tmp_path), cells, lambda cell: {"took_s": 1}) == 0
     assert len(rows_of(tmp_path).read()) == 1
 
 
-def test_failed_cell_has_no_row_and_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_cell_leaves_other_cells_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def took(cell: Row) -> Row | None:
         if cell["trial"] == 1:
             raise Failed("too late")
@@ -93,7 +93,7 @@ def test_failed_cell_has_no_row_and_others_go_on(tmp_path: Path, capsys: pytest.
     assert "trial=1 method=a: too late" in capsys.readouterr().err
 
 
-def test_broken_cell_leaves_no_row(tmp_path: Path) -> None:
+def test_cell_that_raises_leaves_no_row(tmp_path: Path) -> None:
     def took(cell: Row) -> list[Row]:
         if cell["trial"]:
             raise RuntimeError
@@ -115,7 +115,7 @@ def test_older_rows_get_missing_columns(tmp_path: Path) -> None:
         Rows(path, ["loss"], ["loss", "queue"]).add({"loss": 1, "queue": 1})
 
 
-def test_last_untrusted_rows_come_with_the_error() -> None:
+def test_error_has_the_last_untrusted_rows() -> None:
     verdicts = iter([[{"trusted": False, "why": ["late"], "trial": n}] for n in range(TRIES)])
     with pytest.raises(Untrusted, match="not trusted: late") as error:
         until_trusted(lambda: trusted(next(verdicts)))
@@ -123,7 +123,7 @@ def test_last_untrusted_rows_come_with_the_error() -> None:
     assert trusted([{"goodput_mbps": 1.0}]) == [{"goodput_mbps": 1.0}]
 
 
-def test_other_failures_are_not_repeated() -> None:
+def test_failures_without_a_verdict_are_not_repeated() -> None:
     calls: list[int] = []
 
     def fail() -> None:
@@ -190,7 +190,7 @@ def test_defaults_give_options_their_types(monkeypatch: pytest.MonkeyPatch, caps
     assert output.err.startswith("run.py: /no/such: no program")
 
 
-def test_failing_program_says_why() -> None:
+def test_failed_program_reports_its_reason() -> None:
     with pytest.raises(Failed, match="no such luck"):
         json_lines([sys.executable, "-c", "import sys; sys.exit('no such luck')"])
     with pytest.raises(Failed, match=r"no answer in 0\.1 s"):
@@ -198,7 +198,7 @@ def test_failing_program_says_why() -> None:
 
 
 @pytest.mark.parametrize("trials", [2, 7, 20, 41])
-def test_interval_is_that_of_scipy(trials: int) -> None:
+def test_interval_equals_scipys(trials: int) -> None:
     values = [float(value * value % 7) for value in range(trials)]
     low, high = scipy_stats.t.interval(0.95, trials - 1, *_mean_and_error(values))
     mean, half = interval(values)

@@ -1,4 +1,4 @@
-"""Tables of experiments/circuit from rows that lack a use."""
+"""Tables of experiments/circuit from rows in which no fixed queue reaches a use of the circuit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ tcp = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(tcp)
 
 
-def test_claims_say_where_no_fixed_queue_has_the_use() -> None:
+def test_claims_report_a_use_without_fixed_queue() -> None:
     rows = tcp.Measured(read_csv(FOLDER / "measured/tcp.csv"))
     for size in tcp.SIZES:
         rows[tcp.cell("newreno", size)]["circuit_bytes"] = "1"

@@ -107,7 +107,7 @@ def write(folder: Path, plan: str = PLAN, expected: str = EXPECTED) -> Path:
         ("title = ", "title ", "line 2"),
     ],
 )
-def test_a_plan_that_is_wrong_is_refused_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_invalid_plan_is_refused_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in PLAN
     with pytest.raises(ClaimError) as caught:
         Claim.read(write(tmp_path, PLAN.replace(old, new, 1)))
@@ -125,7 +125,7 @@ def test_a_plan_that_is_wrong_is_refused_with_its_place(tmp_path: Path, old: str
         ("knee_servers,", "rounds_mean,", "expected.csv:3: metric rounds_mean: is there twice"),
     ],
 )
-def test_expectations_that_are_wrong_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_invalid_expectations_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in EXPECTED
     with pytest.raises(ClaimError) as caught:
         Claim.read(write(tmp_path, expected=EXPECTED.replace(old, new, 1)))
@@ -197,7 +197,7 @@ EDITS = [
 
 
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
-    """A claim whose records are there, and the words that name it."""
+    """Return the folder of a claim with records, and the options that name it."""
     monkeypatch.setenv(tree.VARIABLE, "1")
     claim = write(tmp_path)
     folder = ["--experiments", str(claim.parent), "--quiet"]
@@ -226,7 +226,7 @@ def test_an_edited_record_fails_the_check(
 def test_a_value_that_drifts_fails_the_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """#52: a value could drift within its tolerance without a word, and the sample was held to the record of all."""
+    """#52: a value drifted within its tolerance unnoticed, and the sample was compared with the record of all trials."""
     claim, folder = recorded(tmp_path, monkeypatch)
     expected = (claim / "expected.csv").read_text().replace("rounds_mean,2,2,0", "rounds_mean,2,2.1,50%")
     (claim / "expected.csv").write_text(expected)
@@ -237,7 +237,7 @@ def test_a_value_that_drifts_fails_the_check(
 
 
 def digits(text: str) -> list[int]:
-    """Places of the digits of a text."""
+    """Positions of the digits of a text."""
     return [at for at, character in enumerate(text) if character.isdigit()]
 
 
@@ -293,7 +293,7 @@ def test_a_removed_added_or_unreadable_record_fails_the_check(
     assert claims.edited(root) == []
 
 
-def test_the_committed_records_are_as_they_were_recorded() -> None:
+def test_committed_records_match_their_hashes() -> None:
     assert claims.edited(ROOT / "experiments") == []
     found = claims.read_all(ROOT / "experiments").values()
     runnable = [claim for claim in found if claim.command is None]
@@ -307,7 +307,7 @@ CHANGED_TREES = {"codedbulk-throughput": 24, "lttp": 18}
 
 
 def test_committed_rows_name_a_commit() -> None:
-    """#52: a commit with changes gives nobody these rows again."""
+    """#52: rows of a commit with changes cannot be made again."""
     found: collections.Counter[str] = collections.Counter()
     for path in (ROOT / "experiments").glob("**/*.csv"):
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -319,7 +319,7 @@ def test_committed_rows_name_a_commit() -> None:
 def test_rows_of_a_changed_tree_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """#52: all points of two claims name a commit with changes, which nobody can build again."""
+    """#52: all points of two claims name a commit with changes, which cannot be built again."""
     monkeypatch.delenv(tree.VARIABLE, raising=False)
     claim = write(tmp_path)
     (tmp_path / "crates").mkdir()
@@ -337,7 +337,7 @@ def test_rows_of_a_changed_tree_are_refused(
     cells.write_csv(tmp_path / "runs.csv", [{"a": 1}])
     with pytest.raises(tree.ChangedTreeError):
         cells.write_csv(claim / "measured.csv", [{"a": 1}])
-    # Rows themselves are no source: one claim after another may be recorded.
+    # Rows are no source, so that claims may be recorded one after another.
     source.write_text("one")
     (claim / "expected.csv").write_text(EXPECTED + "\n")
     tree.refuse_changes(claim)
@@ -352,7 +352,7 @@ def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.
     names = {"goodput.svg", "goodput-dark.svg", "goodput.png", "goodput-dark.png"}
     assert names <= {path.name for path in sample.iterdir()}
     first = (sample / "goodput.svg").read_bytes()
-    # Again: what was written gives way, and equal figures are equal files.
+    # A second run replaces the output of the first, and equal figures are equal files.
     assert main(arguments) == 0
     assert (sample / "goodput.svg").read_bytes() == first
     assert main([*arguments, "--full"]) == 0
@@ -360,7 +360,7 @@ def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.
     assert "goodput-dark.png" in capsys.readouterr().out
 
 
-def test_figures_are_drawn_again_from_the_points_beside_them(
+def test_figures_are_redrawn_from_their_stored_points(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """#17: a change of style needed an hour of runs, because rows of figures were not kept."""
@@ -381,7 +381,7 @@ def test_figures_are_drawn_again_from_the_points_beside_them(
     points.write_text(points.read_text().replace("mean", "average"))
     assert main(again) == 2
     assert "no column `mean`" in capsys.readouterr().err
-    # Somebody's own data of that name are neither read as points nor replaced by them.
+    # A user's data under that name are neither read as points nor replaced by points.
     points.write_text("transfer,took_s\n1,2.5\n")
     for command in (again, [*arguments, "--full"]):
         assert main(command) == 2
@@ -389,7 +389,7 @@ def test_figures_are_drawn_again_from_the_points_beside_them(
     assert points.read_text() == "transfer,took_s\n1,2.5\n"
 
 
-def test_a_figure_may_have_curves_of_several_sweeps_over_time(tmp_path: Path) -> None:
+def test_figure_may_have_curves_of_several_sweeps(tmp_path: Path) -> None:
     again = PLAN.split("[[sweep]]")[1].split("[[metric]]")[0].replace('"servers"', '"others"')
     plan = PLAN.replace("[[metric]]", f"[[sweep]]{again}[[metric]]", 1).split("[[figure]]", maxsplit=1)[0]
     plan += """[[figure]]
@@ -454,7 +454,7 @@ def test_the_repositorys_claims_can_be_read(capsys: pytest.CaptureFixture[str]) 
     assert {"incast", "codedbulk-throughput", "replicate-peers"} <= set(listed)
 
 
-def test_an_unknown_claim_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_claim_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path)
     assert main(["check", "big", "--experiments", str(tmp_path / "experiments")]) == 2
     assert capsys.readouterr().err == "anabranch-lab: no claim `big`: there are small\n"

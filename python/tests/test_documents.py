@@ -29,7 +29,7 @@ def test_every_number_comes_from_rows_or_is_counted(tables: dict[str, frozenset[
 
 
 def copy(root: Path) -> Path:
-    """The README, its list and the rows that it names, below another root."""
+    """Copy the README, its lists and the rows that they name below another root."""
     for path in [documents.UNMARKED, documents.NUMBERS, Path("docs/results.md"), Path("README.md")]:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
@@ -69,7 +69,7 @@ def test_each_changed_digit_beside_a_marker_is_found(
 
 
 def unnoticed(root: Path, name: str, digits: list[int], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Texts around those digits of a document whose change is no fault."""
+    """Return the texts around the digits of a document whose change is not found."""
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     text = (ROOT / name).read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_written_tables_are_as_their_rows_make_them(name: str) -> None:
+def test_written_tables_match_their_rows(name: str) -> None:
     """#52: nothing compared the tables of live-speed with its rows."""
     command = [sys.executable, f"experiments/{name}/run.py", "docs", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -118,7 +118,7 @@ def test_each_document_with_written_tables_has_its_check() -> None:
             assert name in WRITTEN or f'{name}"' in checked, path
 
 
-def test_rows_that_change_change_the_numbers(tmp_path: Path) -> None:
+def test_changed_rows_change_the_numbers(tmp_path: Path) -> None:
     root = copy(tmp_path)
     path = root / "experiments/spray-emulated/measured.csv"
     path.write_text(path.read_text().replace("60.448", "160.448"))
@@ -127,7 +127,7 @@ def test_rows_that_change_change_the_numbers(tmp_path: Path) -> None:
     assert "takes 107 <!--= spray-p99 -->" in documents.filled(root, root / "README.md")
 
 
-def test_an_unmarked_number_needs_its_place_in_the_list(tmp_path: Path) -> None:
+def test_unmarked_number_must_be_in_the_list(tmp_path: Path) -> None:
     root = copy(tmp_path)
     path = root / "README.md"
     text = path.read_text(encoding="utf-8")
@@ -178,7 +178,7 @@ def test_expressions_reduce_rows(expression: str, found: float) -> None:
         ("1 / 0", "division by zero"),
     ],
 )
-def test_other_expressions_are_refused(expression: str, message: str) -> None:
+def test_unsupported_expressions_are_refused(expression: str, message: str) -> None:
     with pytest.raises(MarkerError, match=re.escape(message)):
         documents.value(expression, ROWS)
 
@@ -191,7 +191,7 @@ def test_other_expressions_are_refused(expression: str, message: str) -> None:
         ("nothing", "no marker one, which experiments/numbers.toml has"),
     ],
 )
-def test_a_marker_has_its_number_and_its_line(text: str, message: str, tmp_path: Path) -> None:
+def test_marker_without_number_or_line_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "a.csv").write_text("s\n1\n")
     (tmp_path / documents.NUMBERS).write_text("[\"a.md\"]\none = ['a.csv', 'sum(of(\"s\"))', '.0f']\n")

@@ -1,4 +1,4 @@
-"""Contents of figures, in which nothing is shown that was not measured."""
+"""Contents of figures: they show only measured values."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ROWS = pd.DataFrame(
 )
 
 
-def test_a_band_is_never_beyond_what_a_trial_gave() -> None:
+def test_band_stays_within_the_range_of_trials() -> None:
     """#17: bands of one-gigabit links reached 1,265 Mbit/s, and 0."""
     table = spread(ROWS, "goodput_mbps", by="servers")
     assert (table["low"] >= 0).all()
@@ -25,7 +25,7 @@ def test_a_band_is_never_beyond_what_a_trial_gave() -> None:
     assert spread(rare, "y", by="x").loc[0, "high"] == 1.0 + 99 / 40, "a mean beyond the quantiles is in the band"
 
 
-def test_counts_have_whole_ticks_and_only_what_stands_beside_published_is_called_ours() -> None:
+def test_counts_have_whole_ticks_and_labels_their_source() -> None:
     """#17: axes showed 2.5 servers, and a user's own labels were called ours."""
     [axes] = draw(ROWS, "servers", "goodput_mbps").axes
     assert all(tick == int(tick) for tick in axes.get_xticks())
@@ -41,8 +41,8 @@ def test_a_figure_is_written_light_and_dark(tmp_path: Path) -> None:
     assert THEMES["dark"].paper in (tmp_path / "one-dark.svg").read_text()
 
 
-def test_the_readmes_count_what_expected_says() -> None:
-    """#17: 84 of 134 counted goals of our own as if somebody had published them."""
+def test_readmes_count_the_expected_values() -> None:
+    """#17: the count of 84 of 134 treated goals of our own as published values."""
     experiments = Path(__file__).parents[2] / "experiments"
     said = {}
     for name in ("lttp", "codedbulk-full-rate", "incast"):

@@ -25,7 +25,7 @@ from anabranch_lab.batches import Batch, execute
 OVER: dict[str, list[Any]] = {"workload.block": ["8 KiB", "16 KiB"], "workload.servers": [8, 1, 2]}
 
 
-def test_a_sweep_gives_the_rows_of_one_call_of_the_binary(star: lab.Scenario) -> None:
+def test_sweep_gives_the_rows_of_one_call(star: lab.Scenario) -> None:
     whole = lab.run(star.set({"sweep": OVER}), trials=23).rows
     swept = lab.sweep(star, OVER, trials=23, jobs=3).rows
     pd.testing.assert_frame_equal(whole, swept)
@@ -48,7 +48,7 @@ def test_a_dask_cluster_gives_the_same_rows(star: lab.Scenario) -> None:
     pd.testing.assert_frame_equal(here.rows, there.rows)
 
 
-def test_a_cluster_that_is_not_there_is_said() -> None:
+def test_missing_cluster_is_reported() -> None:
     pytest.importorskip("distributed")
     with pytest.raises(lab.RunError, match="no Dask scheduler answers"):
         next(runs._dask([], binaries.find(), "nonsense://"))
@@ -60,12 +60,12 @@ def test_another_build_on_a_worker_is_refused(star: lab.Scenario) -> None:
         execute(batch)
 
 
-def test_what_the_file_sweeps_is_swept_too(star: lab.Scenario) -> None:
+def test_sweeps_of_the_scenario_file_are_run(star: lab.Scenario) -> None:
     rows = lab.sweep(star.set({"sweep": {"workload.servers": [1, 2]}}), {"workload.block": ["8 KiB"]}).rows
     assert rows[["workload.servers", "workload.block"]].to_numpy().tolist() == [[1, "8 KiB"], [2, "8 KiB"]]
 
 
-def test_nothing_runs_twice(star: lab.Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_batches_do_not_run_again(star: lab.Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     star = star.set({"seed": 1_000})
     calls = []
 
@@ -79,8 +79,8 @@ def test_nothing_runs_twice(star: lab.Scenario, monkeypatch: pytest.MonkeyPatch)
     again = lab.sweep(star, trials=20)
     assert calls == [10, 10]
     pd.testing.assert_frame_equal(first.rows, again.rows)
-    # More trials run only what is new; another setting, a changed binary or `cache=False` all of
-    # it.
+    # With more trials, only the new batches run. With another setting, a changed binary or
+    # `cache=False`, all batches run.
     lab.sweep(star, trials=25)
     assert calls == [10, 10, 5]
     lab.sweep(star.set({"workload.rounds": 3}), trials=1)
@@ -88,7 +88,7 @@ def test_nothing_runs_twice(star: lab.Scenario, monkeypatch: pytest.MonkeyPatch)
     assert calls == [10, 10, 5, 1, 10, 10]
 
 
-def test_a_key_names_the_binary(star: lab.Scenario, tmp_path: Path) -> None:
+def test_key_depends_on_the_binary(star: lab.Scenario, tmp_path: Path) -> None:
     other = tmp_path / "anabranch"
     shutil.copy(binaries.find().path, other)
     with other.open("ab") as file:
@@ -96,7 +96,7 @@ def test_a_key_names_the_binary(star: lab.Scenario, tmp_path: Path) -> None:
     assert binaries.find(other).digest != binaries.find().digest
 
 
-def test_what_the_binary_refuses_is_raised_as_its_line(star: lab.Scenario) -> None:
+def test_refused_scenario_raises_the_binarys_line(star: lab.Scenario) -> None:
     with pytest.raises(lab.ScenarioError) as caught:
         lab.run(star.set({"network.queue": "1 lightyear"}))
     assert "\n" not in caught.value.message
@@ -132,7 +132,7 @@ def test_results_are_kept_and_read_back(star: lab.Scenario, tmp_path: Path) -> N
 
 
 def test_tables_are_joined_in_the_order_of_the_rows(star: lab.Scenario, tmp_path: Path) -> None:
-    # A binary that also writes flows, whichever the real one does.
+    # A binary that also writes flows, whether or not the real one does.
     fake = tmp_path / "anabranch"
     fake.write_text(
         textwrap.dedent(f"""\
@@ -149,7 +149,7 @@ def test_tables_are_joined_in_the_order_of_the_rows(star: lab.Scenario, tmp_path
                 for r in rows for n in range(2)
             ]
             table = pa.Table.from_pylist(flows)
-            # As the real one types a column without a value.
+            # The real binary gives a column without values the type string.
             if table.schema.field("fct_us").type == pa.null():
                 table = table.set_column(5, "fct_us", pa.nulls(len(flows), pa.string()))
             pq.write_table(table, out / "flows.parquet")
@@ -171,7 +171,7 @@ def test_tables_are_joined_in_the_order_of_the_rows(star: lab.Scenario, tmp_path
         _ = rows_only.flows
 
 
-def test_a_sweeps_tables_are_those_of_one_call() -> None:
+def test_sweep_has_the_tables_of_one_call() -> None:
     scenario = lab.Scenario(
         {
             "duration": "20 ms",
@@ -190,7 +190,7 @@ def test_a_sweeps_tables_are_those_of_one_call() -> None:
         pytest.skip(f"this binary writes no tables: {error}")
 
 
-def test_a_named_binary_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_file_that_is_no_binary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(lab.BinaryNotFoundError, match="cargo build --release"):
         binaries.find(tmp_path / "none")
     monkeypatch.setenv("ANABRANCH_BIN", str(tmp_path / "none"))

@@ -31,12 +31,12 @@ def test_settings_change_a_copy_only(star: Scenario) -> None:
     assert other.digest() != star.digest()
 
 
-def test_settings_mean_the_same_to_the_binary_as_in_the_text(star: Scenario) -> None:
+def test_changed_settings_give_the_rows_of_changed_text(star: Scenario) -> None:
     changed = star.set({"network.rate": "2 Gbit/s", "workload.servers": 3, "seed": 7, "transport.sack": False})
     pd.testing.assert_frame_equal(lab.run(changed).rows, lab.run(Scenario(changed.to_toml())).rows)
 
 
-def test_a_list_of_one_workload_goes_without_its_index(star: Scenario) -> None:
+def test_single_workload_needs_no_index(star: Scenario) -> None:
     table = star.table
     listed = Scenario(table | {"workload": [table["workload"]]}).set({"workload.servers": 3})
     assert listed.table["workload"][0]["servers"] == 3
@@ -44,12 +44,12 @@ def test_a_list_of_one_workload_goes_without_its_index(star: Scenario) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a..b", "workload[0]", "workload[3].servers", "network.hosts.x", "a.b]"])
-def test_paths_that_lead_nowhere_are_refused(star: Scenario, path: str) -> None:
+def test_paths_to_no_setting_are_refused(star: Scenario, path: str) -> None:
     with pytest.raises(ValueError, match="`"):
         star.set({path: 1})
 
 
-def test_numbers_of_numpy_and_ranges_are_welcome(star: Scenario) -> None:
+def test_numbers_of_numpy_and_ranges_are_accepted(star: Scenario) -> None:
     other = star.set({"workload.servers": np.int64(3), "sweep": {"seed": range(1, 3)}})
     assert other.sets == ("workload.servers=3", 'sweep={ "seed" = [1, 2] }')
     with pytest.raises(ValueError, match="finite"):
@@ -64,7 +64,7 @@ def test_wrong_toml_names_its_place(tmp_path: Path) -> None:
         Scenario.from_file(tmp_path / "bad.toml")
 
 
-def test_named_files_travel_along_and_count(tmp_path: Path) -> None:
+def test_named_files_are_included_and_hashed(tmp_path: Path) -> None:
     short = traced(tmp_path, 1_000)
     before, key = lab.run(short).rows, short.digest()
     long = traced(tmp_path, 1_000_000)

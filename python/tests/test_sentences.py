@@ -55,7 +55,7 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def words(sentence: str) -> int:
-    """Count words: what stands between spaces and has a letter or a digit."""
+    """Count words: texts between spaces that have a letter or a digit."""
     return sum(any(letter.isalnum() for letter in word) for word in sentence.split())
 
 

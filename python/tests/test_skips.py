@@ -1,4 +1,4 @@
-"""A test that is left out is counted, and fails where nothing may be left out."""
+"""A skipped test is counted, and fails in strict mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_cannot_run():
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_skips_are_counted_and_fail_where_nothing_may_be_left_out(tmp_path: Path, strict: bool) -> None:
+def test_skips_are_counted_and_fail_in_strict_mode(tmp_path: Path, strict: bool) -> None:
     shutil.copy(Path(__file__).resolve().parents[1] / "conftest.py", tmp_path)
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_none.py").write_text('import pytest\npytest.importorskip("neither_this")\n')

@@ -127,7 +127,7 @@ fn output_of(command: &mut Command, input: &[u8]) -> anyhow::Result<Vec<u8>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| name.clone())?;
-    // A program that ends before it has read all has failed, and prints the reason itself.
+    // A program that ends before it has read all input has failed, and prints the reason itself.
     let written = child.stdin.take().context("it is piped")?.write_all(input);
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{name}: {}", output.status);

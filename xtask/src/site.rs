@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Line of the table of contents that stands for the generated pages.
+/// Line of the table of contents that marks the place of the generated pages.
 const REFERENCE_MARK: &str = "<!-- reference -->";
 /// Version of mdBook.
 const MDBOOK_VERSION: &str = "0.5.4";
@@ -76,7 +76,7 @@ fn mdbook(root: &Path) -> anyhow::Result<PathBuf> {
         String::from_utf8_lossy(&output.stdout).trim() == format!("mdbook v{MDBOOK_VERSION}")
     });
     if !is_there {
-        // Without its web server, which takes half of the build.
+        // mdBook is built without its web server, which takes half of the build.
         let words = ["install", "mdbook", "--version", MDBOOK_VERSION, "--locked", "--no-default-features"];
         let more = ["--features", "search", "--root"];
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -112,7 +112,7 @@ fn copy_page(root: &Path, pages: &Path, path: &str, files: &BTreeSet<String>) ->
             copy(root, pages, &linked)?;
             continue;
         }
-        // A folder: its files, and a list of them.
+        // The link leads to a folder: its files are copied, and a page lists them.
         let below = format!("{linked}/");
         let mut list = format!("<!DOCTYPE html><title>{linked}</title>\n");
         for file in files.iter().filter(|file| file.starts_with(&below)) {
@@ -125,8 +125,8 @@ fn copy_page(root: &Path, pages: &Path, path: &str, files: &BTreeSet<String>) ->
     write_file(&pages.join(indexed(path)), indexed_links(&text))
 }
 
-/// Path of a page in the site: mdBook makes each README.md the index of its folder, but leaves
-/// links to it as they are.
+/// Path of a page in the site: mdBook makes each README.md the index of its folder, but does not
+/// change the links to it.
 fn indexed(path: &str) -> String {
     path.replace("README.md", "index.md")
 }
@@ -205,8 +205,8 @@ fn dead_among(pages: &BTreeMap<String, String>, is_file: &dyn Fn(&str) -> bool) 
         })
         .collect();
     let mut dead = Vec::new();
-    // The page for missing pages has its links from the root of a server; the sidebar's are loaded
-    // into other pages.
+    // Links of the page for missing pages begin at the root of a server. Links of the sidebar are
+    // loaded into other pages.
     for (path, text) in pages.iter().filter(|(path, _)| !["404.html", "toc.html"].contains(&path.as_str())) {
         for found in target.captures_iter(text) {
             let link = &found[1];
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generated_pages_take_the_place_of_their_mark() {
+    fn generated_pages_replace_their_mark() {
         let summary = "# Summary\n\n[A](../README.md)\n- [B](b.md)\n<!-- reference -->\n";
         assert_eq!(chapters(summary), ["README.md", "docs/b.md"]);
         let whole = complete(summary, "- [C](c.md)\n  - [d](c/d.md)\n");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn links_to_readmes_lead_to_indices() {
+    fn links_to_readmes_become_links_to_indices() {
         let links = "README.md [a](../README.md) [b](b/README.md#c) [d](README.txt)";
         assert_eq!(indexed_links(links), "README.md [a](../index.md) [b](b/index.md#c) [d](README.txt)");
     }

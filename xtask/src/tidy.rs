@@ -60,8 +60,8 @@ enum Rule {
     Crate,
     /// An external crate whose licence, source or name deny.toml does not allow.
     Deny,
-    /// A use that no table may allow: a proto's of a proto or a driver, a service's of another
-    /// system.
+    /// A dependency that no table may allow: of a proto on a proto or a driver, of a service on
+    /// another system.
     Wall,
     /// A room without a row in the table, or a row without a room.
     Table,
@@ -85,7 +85,7 @@ enum Rule {
     MachinePath,
     /// A README that is longer than a page.
     OnePage,
-    /// A link of a document that leads nowhere.
+    /// A link of a document to a missing file or heading.
     Link,
     /// A document that the documentation site does not list.
     Summary,
@@ -103,7 +103,7 @@ enum Rule {
     Exception,
     /// A comment or a line of a document whose wording readers stumble over.
     Wording,
-    /// A comment that says nothing.
+    /// A comment without content.
     Filler,
     /// A comment line with more columns than its limit.
     WideComment,
@@ -260,14 +260,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a list of exceptions again, from the list that is there.
+/// Rewrites a list of exceptions, starting from the existing list.
 fn rewrite(path: &Path, accept: impl FnOnce(Option<&str>) -> String) -> anyhow::Result<()> {
     let list = std::fs::read_to_string(path).ok();
     std::fs::write(path, accept(list.as_deref())).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Hash and subject of each commit whose subject is checked. Empty without git, or if the history
-/// does not reach back to the first of them.
+/// does not reach back to [`prose::FIRST_PARENT`].
 fn subjects(root: &Path) -> String {
     let range = format!("{}..HEAD", prose::FIRST_PARENT);
     let output = std::process::Command::new("git")
@@ -317,8 +317,8 @@ fn check_file(table: &Table, path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Integration tests, examples and benches are nobody's dependency: they may meet the machine in
-/// every room.
+/// Returns whether the code at `path` may read clocks and files. Integration tests, examples and
+/// benches may in every room, because no room depends on them.
 fn may_lift_bans(table: &Table, path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     let (room, inside) = match parts.as_slice() {
@@ -392,7 +392,8 @@ fn check_bans(path: &str, code: &str) -> Vec<Finding> {
     lines.map(|(i, _)| Finding::new(path, i + 1, Rule::LiftedBan, message)).collect()
 }
 
-/// Folders that are some machine's, put together so that this file does not hold them.
+/// Folders that exist only on certain machines. They are concatenated, so that this file does not
+/// contain them.
 const MACHINE_FOLDERS: [&str; 7] = [
     concat!("/", "work/"),
     concat!("/", "root/"),
@@ -407,7 +408,8 @@ fn check_machine_paths(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in text.lines().enumerate() {
         for folder in MACHINE_FOLDERS {
-            // `src/…` and `https://host/…` go on from something; a machine's path begins.
+            // A machine's path must begin here. In `src/…` and `https://host/…` the folder
+            // continues a longer path.
             let begins = |at: usize| {
                 let before = line[..at].chars().next_back();
                 !before.is_some_and(|c| c.is_alphanumeric() || "_-.~/}>)*".contains(c))

@@ -1,7 +1,7 @@
 //! A rate in JSON as a number of bits per second, for fields whose name contains the unit.
 //!
-//! For `#[serde(with = "crate::bps")]`. Leaves out: rates that users write, which are texts with a
-//! unit.
+//! Used as `#[serde(with = "crate::bps")]`. Leaves out: rates in users' settings, which are texts
+//! with a unit.
 
 use anabranch_units::BitRate;
 use serde::{Deserialize as _, Deserializer, Serializer};

@@ -24,26 +24,27 @@ impl std::fmt::Display for TransferId {
     }
 }
 
-/// An attempt to move the data of a transfer that is still missing, counted from 1.
+/// Number of an attempt within its transfer, from 1. An attempt moves the data that destinations
+/// still lack.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Attempt(pub u32);
 
-/// An attempt of a transfer: the subject of every message.
+/// Id of one attempt of a transfer. Every message carries the run to which it belongs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Run {
     /// The transfer.
     pub transfer: TransferId,
-    /// Its attempt.
+    /// The number of the attempt.
     pub attempt: Attempt,
 }
 
 impl Run {
-    /// Lower bound of the numbers of questions; transfers have smaller numbers.
+    /// Smallest transfer number that marks a question. Real transfers have smaller numbers.
     const QUESTIONS_FROM: u64 = 1 << 63;
 
-    /// The id of a question about a source's file, in place of a transfer's attempt. Numbers of
-    /// questions repeat after 2^63.
+    /// The run that identifies a question about a source's file. No transfer has this run. Numbers
+    /// of questions repeat after 2^63.
     pub const fn question(number: u64) -> Self {
         Self::of_question(TransferId(number | Self::QUESTIONS_FROM))
     }
@@ -77,8 +78,9 @@ pub enum Command {
         submitter: Submitter,
     },
     /// Sets up the virtual links of an attempt. Answered by [`Report::Ready`] or
-    /// [`Report::Failed`]. The source does not wait for the other sites; a bounded buffer absorbs
-    /// the difference. It sends its first bytes as soon as its own links are connected.
+    /// [`Report::Failed`]. The source sends its first bytes as soon as its own links are connected,
+    /// without waiting for the other sites. Bounded buffers hold the data until the next site is
+    /// ready.
     Install {
         /// Everything that this site does in the attempt.
         program: Box<SiteProgram>,
@@ -88,22 +90,23 @@ pub enum Command {
         /// The attempt.
         run: Run,
     },
-    /// To a destination: once its sinks are done, check the whole file, sync it and give it its
-    /// name, if the attempt still runs there. The hash is announced early, so that nobody waits for
-    /// it at the end. Answered by [`Report::Completed`], [`Report::SinkDone`] (with the ranges that
-    /// are missing or wrong) or [`Report::Failed`].
+    /// Tells a destination to check the whole file, sync it and give it its name once its sinks are
+    /// done, if the attempt is still installed. The controller announces the hash early, so that no
+    /// destination waits for the hash at the end. Answered by [`Report::Completed`],
+    /// [`Report::SinkDone`] (with the ranges that are missing or wrong) or [`Report::Failed`].
     Finish(Finish),
-    /// To the source: read the whole file and report its hash. Sent when a destination has every
-    /// byte, or a finished file of the same length, and no hash has been reported yet. Answered by
-    /// [`Report::Hashed`] or [`Report::Failed`].
+    /// Tells the source to read the whole file and report its hash. Sent when a destination has
+    /// every byte, or a finished file of the same length, and no hash has been reported yet.
+    /// Answered by [`Report::Hashed`] or [`Report::Failed`].
     Hash {
         /// The attempt or inquiry that needs the hash.
         run: Run,
         /// The file at the source.
         path: String,
     },
-    /// A sink decoded a wrong generation: report the digests of its symbols that this site received
-    /// and sent, as far as they are still available. Answered by [`Report::Audit`].
+    /// Requests the digests of a generation's symbols that this site received and sent, as far as
+    /// they are still available. Sent after a sink decoded a wrong generation. Answered by
+    /// [`Report::Audit`].
     Audit {
         /// The attempt.
         run: Run,
@@ -111,13 +114,13 @@ pub enum Command {
         group: u16,
         /// The generation (coded) or the number of the chunk (routed).
         generation: u64,
-        /// Only to the source of a coded group without delayed terms, else empty: for every flow of
-        /// the group the sum of streams that it should carry. The source computes the digests from
-        /// the file.
+        /// For every flow of the group, the sum of streams that the flow should carry. The source
+        /// computes the digests from the file. Empty for other sites, routed groups and groups with
+        /// delayed terms.
         vectors: Vec<FlowVector>,
     },
-    /// The transfer was abandoned or has ended: forget it. A partial file is kept for a later
-    /// transfer of the same path.
+    /// Tells the site to forget a transfer that was abandoned or has ended. A partial file is kept
+    /// for a later transfer of the same path.
     Forget {
         /// The transfer.
         transfer: TransferId,
@@ -131,7 +134,7 @@ pub struct Finish {
     pub run: Run,
     /// The file's name at the site.
     pub path: String,
-    /// Its length in bytes.
+    /// The file's length in bytes.
     pub length: u64,
     /// BLAKE3 of the whole file, as the source read it.
     pub hash: FileHash,
@@ -186,7 +189,7 @@ pub enum Submitter {
     Site(SiteId),
 }
 
-/// Division of one group's data, as all its sites must know it.
+/// Division of one group's data. All sites of the group must use the same one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupProgram {
     /// Number of streams.
@@ -198,17 +201,17 @@ pub struct GroupProgram {
     /// Whether the streams are mixed.
     pub mode: Mode,
     /// The ranges of the file that this attempt carries, ascending and disjoint. Generations are
-    /// counted through them as if they were one piece.
+    /// numbered through these ranges as if they were contiguous.
     pub work: Vec<ByteRange>,
-    /// Generations of zeros that the source appends (the largest lookahead of a sink).
+    /// Number of generations of zeros that the source appends: the largest lookahead of a sink.
     pub flush: u16,
-    /// The group whose data this group carries too, starting from the end of the same work (Figure
-    /// 6). A filling group is routed, each of its flows has one connection, and nothing waits for
-    /// it.
+    /// The group that this group fills. A filling group carries the same data, starting from the
+    /// end of the work (Figure 6). It is routed, each of its flows has one connection, and no other
+    /// flow waits for its data. `None` for a group that fills no other.
     #[serde(default)]
     pub fills: Option<u16>,
-    /// Whether every destination of the group also has a group that fills it. The source then ends
-    /// where the two meet, not after all of the work.
+    /// Whether every destination of this group also has a group that fills it. The source then
+    /// stops where the filled and the filling group meet, not at the end of the work.
     #[serde(default)]
     pub filled: bool,
 }
@@ -218,13 +221,13 @@ pub struct GroupProgram {
 pub struct IncomingSpec {
     /// The flow.
     pub flow: FlowId,
-    /// Its group.
+    /// The flow's group.
     pub group: u16,
     /// The sending site.
     pub from: SiteId,
     /// Name in the sender's certificate.
     pub from_name: String,
-    /// The link over which it arrives.
+    /// The link over which the flow arrives.
     pub link: LinkId,
     /// Number of TCP connections of the flow, at least 1.
     pub stripes: u16,
@@ -235,13 +238,13 @@ pub struct IncomingSpec {
 pub struct OutgoingSpec {
     /// The flow.
     pub flow: FlowId,
-    /// Its group.
+    /// The flow's group.
     pub group: u16,
     /// The receiving site.
     pub to: SiteId,
     /// Name in the receiver's certificate.
     pub to_name: String,
-    /// The link over which it leaves.
+    /// The link over which the flow leaves.
     pub link: LinkId,
     /// Address (`host:port`) at which the receiver listens for data on this link.
     pub address: String,
@@ -271,7 +274,7 @@ pub struct HopSettings {
     pub priority: Priority,
 }
 
-/// Traffic classes (section 3.2), marked with DSCP for the network.
+/// Traffic classes (CodedBulk section 3.2), marked with DSCP for the network.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
@@ -312,7 +315,7 @@ pub struct FlowVector {
 pub struct FlowDigest {
     /// The flow.
     pub flow: FlowId,
-    /// End of the flow at which it was taken.
+    /// End of the flow at which the digest was taken.
     pub side: FlowSide,
     /// XXH3 (64 bits, seed 0) of the payload.
     pub digest: u64,
@@ -359,7 +362,8 @@ pub enum Report {
     Progress {
         /// The attempt.
         run: Run,
-        /// Bytes of the file that this sink has verified since the attempt began (0 elsewhere).
+        /// Bytes of the file that this sink has verified since the attempt began; 0 at a site
+        /// without a sink.
         verified_bytes: u64,
         /// Fraction of the time, 0 to 1, in which the sink's disk delayed the flows.
         sink_stalled: f64,
@@ -423,22 +427,22 @@ pub enum Report {
         run: Run,
         /// The flow.
         flow: FlowId,
-        /// The other end.
+        /// The site at the other end of the flow.
         peer: SiteId,
-        /// The connection was never made because `peer` could not be reached. Only the flow's first
-        /// site reports this.
+        /// Whether the connection was never made because `peer` could not be reached. Only the
+        /// flow's first site reports this.
         #[serde(default)]
         unconnected: bool,
         /// Short description of the failure.
         reason: String,
     },
-    /// This site cannot do its part.
+    /// The site cannot do its part of the attempt.
     Failed {
         /// The attempt.
         run: Run,
         /// Kind of failure.
         kind: FailureKind,
-        /// One line: problem, value, limit, place, remedy.
+        /// Reason, in one line of text: problem, value, limit, place, remedy.
         reason: String,
     },
 }
@@ -468,7 +472,7 @@ pub struct FlowProgress {
     /// Fraction of the time, 0 to 1, in which a packet was ready and TCP did not accept it: the
     /// network was the limit.
     pub blocked: f64,
-    /// Congestion control of its connections, by the kernel's name, if a connection exists.
+    /// Congestion control of the flow's connections, by the kernel's name, if a connection exists.
     pub congestion_control: Option<String>,
 }
 
@@ -479,9 +483,9 @@ pub struct FlowArrival {
     pub flow: FlowId,
     /// Bytes of symbols and padding received since the attempt began.
     pub received_bytes: u64,
-    /// Time since the attempt began here, in seconds.
+    /// Time since the attempt began at this site, in seconds.
     pub elapsed_s: f64,
-    /// Part of this time in which a packet waited for room in the site's buffers: the network was
-    /// not the limit.
+    /// Part of `elapsed_s` in which a packet waited for room in the site's buffers. The network was
+    /// not the limit then.
     pub waited_s: f64,
 }

@@ -87,14 +87,15 @@ impl std::error::Error for RestoreError {}
 /// State of one site.
 #[derive(Clone, Debug, Default)]
 struct SiteState {
-    /// Changes when the site's process changes.
+    /// Session of the site's process; it changes when the process restarts. `None` before the first
+    /// registration.
     session: Option<u64>,
     up: bool,
-    /// Addresses at which it listens for data, by incoming link.
+    /// Addresses at which the site listens for data, by incoming link.
     addresses: BTreeMap<LinkId, String>,
 }
 
-/// The state machine: see the module.
+/// The controller's state machine; see the module.
 pub struct Coordinator<P> {
     config: CoordinatorConfig,
     /// The network, with the capacities that plans use.
@@ -107,12 +108,12 @@ pub struct Coordinator<P> {
     next_transfer: u64,
     born: Instant,
     now: Instant,
-    /// Next check whether running transfers gain from a new plan.
+    /// Time of the next check whether running transfers gain from a new plan.
     look_at: Option<Instant>,
     out: Outbox,
 }
 
-/// Maximum number of slots: of one site, of all sites together, in total.
+/// Maximum numbers of slots: for one site, for all sites together, and in total.
 struct SlotLimits {
     of_site: usize,
     of_sites: usize,
@@ -127,7 +128,7 @@ enum FullSlots {
 }
 
 impl SlotLimits {
-    /// Checks whether a slot is free for this submitter, given the taken ones.
+    /// Checks whether a slot is free for this submitter, given the submitters of the taken slots.
     fn find(&self, submitter: Submitter, taken: impl Iterator<Item = Submitter>) -> Result<(), FullSlots> {
         let (mut all, mut of_sites, mut own) = (0, 0, 0);
         for other in taken {
@@ -151,7 +152,7 @@ struct Outbox {
     events: VecDeque<Event>,
     events_dropped: u64,
     changed: BTreeSet<TransferId>,
-    /// Room at sites for which other transfers may be waiting.
+    /// Sites where ended attempts returned memory for which other transfers may wait.
     freed: FreedRoom,
 }
 
@@ -175,9 +176,9 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// A coordinator that continues after the one that wrote the snapshots was stopped.
-    /// `next_transfer` is the next unused id ([`Coordinator::next_transfer`]); new ids are always
-    /// above the ids in the snapshots.
+    /// Restores a coordinator from the snapshots of a stopped one. `next_transfer` is the next
+    /// unused id ([`Coordinator::next_transfer`]); new ids are always above the ids in the
+    /// snapshots.
     ///
     /// Errors: a snapshot that does not match the topology.
     pub fn restore(
@@ -212,9 +213,9 @@ impl<P: Planner> Coordinator<P> {
         Ok(new)
     }
 
-    /// Starts the numbers of questions ([`Coordinator::ask_source`]) at `number`. With a new number
-    /// for each start, a late answer to an earlier controller's question is not taken for an answer
-    /// to a new one.
+    /// Starts the numbers of questions ([`Coordinator::ask_source`]) at `number`. If every start of
+    /// a controller uses a new number, late answers to its predecessor's questions match no open
+    /// question.
     #[must_use]
     pub fn with_questions_from(mut self, number: u64) -> Self {
         self.questions.begin_at(number);
@@ -247,10 +248,11 @@ impl<P: Planner> Coordinator<P> {
         self.begin(request)
     }
 
-    /// Accepts a transfer, unless a running transfer of the same submitter already does the same.
+    /// Accepts a transfer, unless a running transfer of the same submitter delivers the same file
+    /// to the same destinations with equal settings.
     ///
     /// Errors: see [`SubmitError`]; nothing changes in that case. A running transfer of the same
-    /// file to the same places with other settings gives [`SubmitError::RunsOtherwise`].
+    /// file to the same destinations with other settings gives [`SubmitError::RunsOtherwise`].
     pub fn submit_or_attach(
         &mut self,
         now: Instant,
@@ -261,7 +263,7 @@ impl<P: Planner> Coordinator<P> {
         let running = self.transfers.iter().filter(|(_, t)| t.outcome().is_none());
         let twins = running.map(|(id, t)| (*id, t.request())).filter(|(_, r)| r.is_about_the_same(&request));
         let twins = twins.map(|(id, twin)| (id, twin.differences(&request)));
-        // Among several, prefer one with equal settings.
+        // Of several transfers of the same file, one with equal settings is preferred.
         let Some((id, differs)) = twins.min_by_key(|(_, differs)| !differs.is_empty()) else {
             return self.begin(request).map(SubmitResult::New);
         };
@@ -295,7 +297,8 @@ impl<P: Planner> Coordinator<P> {
         self.questions.poll_answer()
     }
 
-    /// The request after checks, with normalised paths, so that equal requests compare equal.
+    /// Returns the request after all checks, with normalised paths, so that equal requests compare
+    /// equal.
     fn accepted(&self, mut request: TransferRequest) -> Result<TransferRequest, SubmitError> {
         self.check(&request)?;
         for path in std::iter::once(&mut request.source_path)
@@ -348,7 +351,7 @@ impl<P: Planner> Coordinator<P> {
                 Err(SubmitError::OutOfRange { what, value, allowed: format!("{min} to {max}") })
             }
         };
-        // These come first, because the time of the other checks grows with these sizes.
+        // Sizes are checked first, because the time of the other checks grows with them.
         limit("bytes of a request", request.bytes() as u64, 0, self.config.request_bytes_max as u64)?;
         limit("sites to avoid", request.avoid_sites.len() as u64, 0, sites as u64)?;
         limit("links to avoid", request.avoid_links.len() as u64, 0, links as u64)?;
@@ -413,7 +416,8 @@ impl<P: Planner> Coordinator<P> {
         Ok(())
     }
 
-    /// Sites that links connect from the source, without the sites and links to be avoided.
+    /// Sites that can be reached from the source without the sites and links that the request
+    /// avoids.
     fn reached(&self, request: &TransferRequest) -> BTreeSet<SiteId> {
         let (mut reached, mut new) = (BTreeSet::from([request.source]), vec![request.source]);
         while let Some(site) = new.pop() {
@@ -427,7 +431,7 @@ impl<P: Planner> Coordinator<P> {
         reached
     }
 
-    /// Cancels a transfer. Returns false if it does not exist or has ended.
+    /// Cancels a transfer. Returns false if the transfer does not exist or has ended.
     pub fn cancel(&mut self, now: Instant, id: TransferId) -> bool {
         self.advance_clock(now);
         let cancelled = self.with(id, |t, cx| t.cancel(cx)).unwrap_or(false);
@@ -436,8 +440,8 @@ impl<P: Planner> Coordinator<P> {
         cancelled
     }
 
-    /// A site has registered. `session` changes when its process changes; `addresses` are the
-    /// addresses at which it listens for data on each link that ends there.
+    /// Handles the registration of a site. `session` changes when its process changes. `addresses`
+    /// are the addresses at which the site listens for data, for each link that ends there.
     ///
     /// Panics: if the site is not in the topology. Addresses of links that do not end at the site
     /// are ignored.
@@ -459,7 +463,8 @@ impl<P: Planner> Coordinator<P> {
         self.settle();
     }
 
-    /// The control connection of a site has been lost for longer than the driver's grace time.
+    /// Handles the loss of a site: its control connection has been down for longer than the
+    /// driver's grace time.
     ///
     /// Panics: if the site is not in the topology.
     pub fn handle_site_down(&mut self, now: Instant, site: SiteId) {
@@ -470,7 +475,7 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// A report of a site. Late reports of attempts that have ended are ignored.
+    /// Handles a report of a site. Late reports of attempts that have ended are ignored.
     ///
     /// Panics: if the site is not in the topology.
     pub fn handle_report(&mut self, now: Instant, site: SiteId, report: Report) {
@@ -482,13 +487,14 @@ impl<P: Planner> Coordinator<P> {
         let run = report.run();
         let progress = matches!(report, Report::Progress { .. });
         if self.with(run.transfer, |t, cx| t.handle_report(cx, site, report)).is_none() && progress {
-            // An attempt of an unknown transfer (the store was lost): nothing else would remove it.
+            // The transfer is unknown, for example because the store was lost. No other command
+            // would remove this attempt.
             self.out.commands.push_back((site, Command::Uninstall { run }));
         }
         self.settle();
     }
 
-    /// The time of a [`Coordinator::poll_timeout`] has come.
+    /// Does what is due at the time of [`Coordinator::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance_clock(now);
         self.questions.handle_timeout(now, &self.topology, &self.config);
@@ -496,7 +502,7 @@ impl<P: Planner> Coordinator<P> {
         self.settle();
     }
 
-    /// The next command and its site. Commands for one site must reach it in this order.
+    /// The next command and its site. Commands for one site must reach the site in this order.
     pub fn poll_command(&mut self) -> Option<(SiteId, Command)> {
         self.out.commands.pop_front()
     }
@@ -512,7 +518,8 @@ impl<P: Planner> Coordinator<P> {
         self.out.changed.pop_first()
     }
 
-    /// Next time to call [`Coordinator::handle_timeout`]. It exists whenever a transfer is running.
+    /// Next time to call [`Coordinator::handle_timeout`]. Always `Some` while a transfer is
+    /// running.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let transfers = self.transfers.values().filter_map(|t| t.deadline(&self.config));
         transfers.chain(self.look_at).chain(self.questions.deadline()).chain(self.links.deadline()).min()
@@ -538,8 +545,9 @@ impl<P: Planner> Coordinator<P> {
         self.transfers.keys().copied()
     }
 
-    /// The last of the plans with the most destinations among a transfer's attempts: the plan from
-    /// before some destinations were postponed or finished (lost when the controller restarts).
+    /// Of the plans of a transfer's attempts, the last one with the most destinations. It dates
+    /// from before some destinations were postponed or finished (lost when the controller
+    /// restarts).
     pub fn widest_plan(&self, id: TransferId) -> Option<&Plan> {
         self.transfers.get(&id).and_then(Transfer::widest_plan)
     }
@@ -584,8 +592,8 @@ impl<P: Planner> Coordinator<P> {
         Some(result)
     }
 
-    /// Applies measured capacities: transfers are told, and running ones are planned again if they
-    /// gain.
+    /// Applies newly measured capacities: notifies all transfers, and schedules a check whether
+    /// running transfers gain from a new plan.
     fn correct_capacities(&mut self) {
         let corrections = self.links.poll_corrections(self.now);
         if corrections.is_empty() {
@@ -634,8 +642,8 @@ impl<P: Planner> Coordinator<P> {
         }
         let is_site = |s: &Submitter| *s != Submitter::Operator;
         let finished_max = self.config.finished_max;
-        // A submitter of many transfers loses only its own. Sites together never keep more than
-        // half of all slots.
+        // A submitter with many ended transfers loses only its own. Ended transfers of sites lose
+        // their slots first while they hold more than half of all slots.
         loop {
             let all: usize = over.values().map(VecDeque::len).sum();
             let operators = over.get(&Submitter::Operator).map_or(0, VecDeque::len);

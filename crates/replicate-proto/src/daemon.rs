@@ -49,7 +49,7 @@ const NOT_INSTALLED: &str = "the attempt is not installed here";
 pub enum Job {
     /// Find the ranges of a file that the site holds. Ends with [`JobResult::Answer`].
     Inquire {
-        /// The attempt that asks.
+        /// The attempt that needs the ranges.
         run: Run,
         /// Whether the site is the source.
         is_source: bool,
@@ -63,8 +63,8 @@ pub enum Job {
     Install {
         /// The attempt.
         program: Box<SiteProgram>,
-        /// Capacity of each buffer in packets that the controller asked for, if the program has
-        /// smaller ones to fit into the memory ([`room`]).
+        /// Capacity of each buffer in packets that the controller asked for, if the program's
+        /// buffers were reduced to fit into the memory ([`room`]).
         asked_packets: Option<u16>,
     },
     /// Remove an attempt. Ends with [`JobResult::Nothing`].
@@ -136,22 +136,22 @@ pub enum JobResult {
 struct InstalledAttempt {
     submitter: Submitter,
     memory_bytes: u64,
-    /// Files that it writes, by their normalised names.
+    /// Files that the attempt writes, by their normalised names.
     writes: BTreeSet<String>,
-    /// Existing bytes of its file when its sinks were done.
+    /// Number of bytes of the file that existed when the sinks were done; `None` before.
     arrived: Option<u64>,
 }
 
 /// State of a transfer's current command.
 #[derive(Debug)]
 enum CommandState {
-    /// The driver has its job.
+    /// The driver runs a job for the command.
     Job(Kind),
-    /// It waits for another transfer to release a file.
+    /// The command waits for another transfer to release a file.
     Waits { command: Command, until: Instant },
 }
 
-/// The part of a job that is needed when it is done.
+/// The part of a job that is needed when the job is done.
 #[derive(Debug)]
 enum Kind {
     Install(Run),
@@ -171,7 +171,7 @@ struct CommandQueue {
 /// The state machine: see the module.
 #[derive(Debug)]
 pub struct Daemon {
-    /// Path of the served folder: names may begin with it.
+    /// Path of the served folder. Names of files may begin with it.
     folder: String,
     memory_max: u64,
     lanes: BTreeMap<TransferId, CommandQueue>,
@@ -209,7 +209,7 @@ impl Daemon {
         }
     }
 
-    /// A command of the controller.
+    /// Handles a command of the controller.
     pub fn handle_command(&mut self, now: Instant, command: Command) {
         let Some(transfer) = transfer_of(&command) else { return };
         if self.commands >= COMMANDS_MAX {
@@ -225,7 +225,7 @@ impl Daemon {
         self.advance(now, transfer);
     }
 
-    /// The job of a transfer is done.
+    /// Handles the end of a transfer's job.
     ///
     /// Panics: if the transfer has no job, which is a mistake of the driver.
     pub fn handle_done(&mut self, now: Instant, transfer: TransferId, done: JobResult) {
@@ -259,8 +259,8 @@ impl Daemon {
         self.look_again(now);
     }
 
-    /// A report of an attempt. If its sinks are done, the report contains the existing ranges of
-    /// the file.
+    /// Handles a report of an attempt. If the attempt's sinks are done, the report contains the
+    /// existing ranges of the file.
     pub fn handle_report(&mut self, now: Instant, report: Report) {
         let Report::SinkDone { run, have } = &report else { return self.reports.push_back(report) };
         let (run, arrived) = (*run, have.iter().map(|range| range.len()).sum());
@@ -275,7 +275,7 @@ impl Daemon {
         }
     }
 
-    /// The time of a [`Daemon::poll_timeout`] has come.
+    /// Does what is due at the time of [`Daemon::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.look_again(now);
     }
@@ -299,7 +299,7 @@ impl Daemon {
         untils.min()
     }
 
-    /// Whether a later attempt of the same transfer is installed, so that this one never will be.
+    /// Whether a later attempt of the same transfer is installed, so that `run` never will be.
     pub fn is_superseded(&self, run: Run) -> bool {
         self.parts.keys().any(|other| other.transfer == run.transfer && other.attempt > run.attempt)
     }
@@ -314,17 +314,17 @@ impl Daemon {
         self.parts.keys().copied()
     }
 
-    /// Memory of these attempts in bytes, by [`room::memory_bytes`].
+    /// Memory of the installed attempts in bytes, by [`room::memory_bytes`].
     pub fn memory_bytes(&self) -> u64 {
         self.parts.values().map(|part| part.memory_bytes).sum()
     }
 
-    /// Number of commands that were not executed because too many waited.
+    /// Number of commands that were refused because too many commands waited.
     pub fn commands_dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Executes the waiting commands of a transfer, as far as no driver is needed.
+    /// Executes the waiting commands of a transfer until one needs the driver.
     fn advance(&mut self, now: Instant, transfer: TransferId) {
         while let Some(lane) = self.lanes.get_mut(&transfer).filter(|lane| lane.doing.is_none()) {
             let Some(command) = lane.waiting.pop_front() else {
@@ -351,8 +351,8 @@ impl Daemon {
         }
     }
 
-    /// Begins a command, which waits for a file until `until` at most. `None` if it is done at
-    /// once.
+    /// Begins a command. The command waits for a file until `until` at most. Returns `None` if the
+    /// command is done at once.
     fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<CommandState> {
         match command {
             Command::Inquire { run, is_source, path, submitter } => {
@@ -444,8 +444,8 @@ impl Daemon {
     }
 
     fn finish(&mut self, now: Instant, file: Finish, until: Instant) -> Option<CommandState> {
-        // The hash was announced before data that will not come: a check would have to read the
-        // whole file.
+        // The attempt was refused after its hash was announced, so its data will not arrive. A
+        // check would read the whole file in vain.
         if self.refused.get(&file.run.transfer) == Some(&file.run) {
             return self.refuse(file.run, FailureKind::Busy, NOT_INSTALLED.to_owned());
         }
@@ -459,7 +459,7 @@ impl Daemon {
         self.job(Kind::Finish(file.clone()), Job::Finish(file))
     }
 
-    /// A file to be finished is not complete: finish it when its sinks are done, or now, if they
+    /// Puts off a file that is not complete: finishes it when its sinks are done, or now, if they
     /// are done already.
     fn put_off(&mut self, file: Finish) {
         match self.parts.get(&file.run).map(|part| part.arrived) {
@@ -472,8 +472,8 @@ impl Daemon {
         }
     }
 
-    /// Normal form of a name; `None` for an invalid name. The driver reports that when it looks for
-    /// the file.
+    /// Normal form of a name; `None` for an invalid name. The driver reports an invalid name when
+    /// it looks for the file.
     fn spelling(&self, path: &str) -> Option<String> {
         let normal = normal(path).ok()?;
         Some(normal.strip_prefix(&self.folder).unwrap_or(&normal).to_owned())
@@ -504,8 +504,9 @@ impl Daemon {
         })
     }
 
-    /// Two transfers that change the same file would corrupt each other's data. The later one waits
-    /// for a short time for the end of the earlier one, which may be near, and is then refused.
+    /// Makes a command wait that would change a file of another transfer: both would corrupt each
+    /// other's data. The command waits for a short time for the end of the other transfer, and is
+    /// then refused.
     fn wait(
         &mut self,
         now: Instant,

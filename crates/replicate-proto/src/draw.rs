@@ -132,8 +132,8 @@ pub fn svg(topology: &Topology, plan: Option<&Plan>, theme: Theme) -> String {
             &look,
         );
     }
-    // Names come first, because they have fewer possible places than the labels of arrows and
-    // cables. Crowded sites come before free ones.
+    // Names are placed first, because they have fewer possible positions than the labels of arrows
+    // and cables. Crowded sites are placed before free ones.
     let mut order: Vec<SiteId> = topology.site_ids().collect();
     let badges = |site: &SiteId| carried.as_ref().and_then(|c| c.sums.get(site)).map_or(0, Vec::len);
     order.sort_by_key(|site| (std::cmp::Reverse(badges(site)), *site));
@@ -405,7 +405,7 @@ impl Box2 {
         let height = self.3.min(other.3) - self.1.max(other.1);
         if width > 0.0 && height > 0.0 { width * height } else { 0.0 }
     }
-    /// Length of the part of a segment inside.
+    /// Length of the part of a segment inside the rectangle.
     fn crossed(&self, ((ax, ay), (bx, by)): (Point, Point)) -> f64 {
         let (mut enter, mut leave) = (0.0f64, 1.0f64);
         for (start, delta, low, high) in [(ax, bx - ax, self.0, self.2), (ay, by - ay, self.1, self.3)] {
@@ -423,14 +423,14 @@ impl Box2 {
     }
 }
 
-/// The occupied places that labels avoid.
+/// The occupied areas that labels avoid.
 struct Area {
     boxes: Vec<Box2>,
     lines: Vec<(Point, Point)>,
 }
 
 impl Area {
-    /// Cost of a label at this place.
+    /// Cost of a label at this position.
     fn cost(&self, label: &Box2) -> f64 {
         let outside = (FRAME.0 - 90.0 - label.0).max(0.0)
             + (label.2 - FRAME.2 - 90.0).max(0.0)
@@ -532,7 +532,7 @@ fn draw_site(svg: &mut Svg, site: SiteId, p: Point, role: Role, coding: bool, us
     svg.text((p.0, p.1 + 4.5), "middle", 13.0, "600", ink, &site.to_string());
 }
 
-/// Writes a site's name, and below it the sums that it computes, at a free place.
+/// Writes a site's name at a free position, and below it the sums that the site computes.
 fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, look: &Look, busy: &mut Area) {
     const SUMS_MAX: usize = 4;
     let mut lines: Vec<String> = sums.iter().take(SUMS_MAX).map(|s| format!("⊕ {s}")).collect();
@@ -563,7 +563,7 @@ fn draw_name(svg: &mut Svg, name: &str, sums: &[String], p: Point, ink: &str, lo
     busy.boxes.push(label);
 }
 
-/// Possible places of a name: below, above, the sides, the corners and between them.
+/// Possible positions of a name: below, above, the sides, the corners and between them.
 const DIRECTIONS: [Point; 12] = [
     (0.0, 1.0),
     (0.0, -1.0),
@@ -582,7 +582,7 @@ const DIRECTIONS: [Point; 12] = [
 /// Positions along an arrow for its label.
 const ALONG: [f64; 11] = [0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73, 0.2, 0.8, 0.14, 0.86];
 
-/// Writes the content of every arrow on it.
+/// Writes each flow's content on its arrow.
 fn draw_contents(svg: &mut Svg, carried: &Content, arrows: &[(Point, Point)], look: &Look, busy: &mut Area) {
     for (class, (start, end)) in carried.class.iter().zip(arrows) {
         let text = carried.classes[*class].as_str();
@@ -596,7 +596,7 @@ fn draw_contents(svg: &mut Svg, carried: &Content, arrows: &[(Point, Point)], lo
         };
         let best = candidates.into_iter().min_by(|a, b| cost(a).1.total_cmp(&cost(b).1));
         let (t, p) = best.expect("there are candidates");
-        // A label too long for its arrow would hide it; the colour and the legend show the same.
+        // A label longer than its arrow would hide the arrow; colour and legend show the content.
         if width < (end.0 - start.0).hypot(end.1 - start.1) * 0.9 || cost(&(t, p)).0 == 0.0 {
             svg.pill(p, width, height, look.paper, look.colour(*class));
             svg.text((p.0, p.1 + 4.2), "middle", 12.0, "600", look.colour(*class), text);
@@ -617,7 +617,7 @@ fn one_capacity(topology: &Topology) -> Option<BitRate> {
     topology.links().iter().all(|l| l.properties.capacity == first).then_some(first)
 }
 
-/// Writes the differing properties on every cable, capacity and (optionally) delay, if they are few
+/// Writes capacity and (optionally) delay on every cable, if they differ between cables and are few
 /// enough to read.
 fn draw_labels(svg: &mut Svg, topology: &Topology, delays: bool, at: &[Point], look: &Look, busy: &mut Area) {
     const CABLES_MAX: usize = 60;
@@ -700,7 +700,7 @@ fn legend_rows(topology: &Topology, plan: Option<&Plan>, carried: Option<&Conten
         (Role::Other, true, "codes (⊕ what it adds)"),
         (Role::Other, false, "passes on"),
     ];
-    // Only the roles in the picture. Sites that code are squares, destinations included.
+    // The legend shows only roles that occur. Sites that code are squares, destinations included.
     let shown = |(role, coding): (Role, bool)| {
         roles.iter().any(|(is, codes)| match role {
             Role::Source => true,

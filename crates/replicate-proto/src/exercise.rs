@@ -76,7 +76,7 @@ impl InputNumbers<'_> {
         self.0 = rest;
         *first
     }
-    /// Mostly small, sometimes near the maximum of the type.
+    /// Returns a number: mostly small, sometimes near the maximum of the type.
     fn number(&mut self) -> u64 {
         match self.byte() {
             255 => u64::MAX - u64::from(self.byte()),
@@ -96,7 +96,7 @@ fn drive<S: CheckedSymbol>(program: &SiteProgram, bytes: &[u8], symbol: impl Fn(
             break;
         }
         let act = drawn.byte();
-        // One more than the existing ones, to include unknown flows.
+        // One flow more than the site has, so that unknown flows occur.
         let flow = |drawn: &mut InputNumbers<'_>, of: &[FlowId]| {
             let at = usize::from(drawn.byte()) % (of.len() + 1);
             of.get(at).copied().unwrap_or(FlowId(99))
@@ -146,7 +146,7 @@ fn drive<S: CheckedSymbol>(program: &SiteProgram, bytes: &[u8], symbol: impl Fn(
     !is_any_refused
 }
 
-/// The driver's work: computes, writes, stores and fetches.
+/// Does the driver's work: computes, writes, stores and fetches.
 fn work<S: CheckedSymbol>(site: &mut Site<S>, shelves: &mut BTreeMap<(FlowId, u64), Packet<S>>) {
     while let Some(work) = site.poll_work() {
         site.complete(work.run());
@@ -166,7 +166,7 @@ fn work<S: CheckedSymbol>(site: &mut Site<S>, shelves: &mut BTreeMap<(FlowId, u6
 }
 
 /// Fuzz target: reads `bytes` as a command of a controller and builds the machine for it. Returns
-/// true if both worked.
+/// true if both steps succeeded.
 pub fn control(bytes: &[u8]) -> bool {
     match serde_json::from_slice::<Command>(bytes) {
         Ok(Command::Install { program }) => program.memory_bytes() > 0 && Site::<Len>::new(&program).is_ok(),

@@ -12,11 +12,11 @@
 //!
 //! Entry points: [`plan`] decides; [`program::programs`] makes each site's program from a
 //! [`plan::Plan`]. [`coordinator`] completes a transfer in spite of failures. A [`site::Site`] is
-//! one site's state machine for one attempt; a [`daemon::Daemon`] is the one in front of all its
-//! attempts. [`sessions`] transfer commands and reports between controller and site. [`outbox`]
-//! stores reports while the controller is away. [`unsaved_transfers`] stores changes that a
-//! controller has not made durable yet. [`control`] has the messages of controller and sites,
-//! [`msg`] the messages of a flow; [`draw`] makes pictures.
+//! one site's state machine for one attempt. A [`daemon::Daemon`] is a site's state machine for the
+//! commands of all its attempts. [`sessions`] transfer commands and reports between controller and
+//! site. [`outbox`] stores reports while the controller is unreachable. [`unsaved_transfers`]
+//! stores changes that a controller has not made durable yet. [`control`] has the messages of
+//! controller and sites, [`msg`] the messages of a flow; [`draw`] makes pictures.
 
 mod bps;
 pub mod control;

@@ -100,7 +100,7 @@ impl HelloReply {
     }
 }
 
-/// The header before every symbol. At the end of a flow it is sent without a symbol.
+/// The header before every symbol. The header that ends a flow has no symbol.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum FrameHeader {
     /// A symbol of `length` bytes follows.
@@ -119,7 +119,7 @@ pub enum FrameHeader {
     },
     /// The flow is complete.
     End {
-        /// Number of symbols sent on it, over all stripes.
+        /// Number of symbols sent on the flow, over all stripes.
         packets: u64,
     },
 }
@@ -180,9 +180,9 @@ fn at<const N: usize, const M: usize>(bytes: &[u8; M], offset: usize) -> [u8; N]
     bytes[offset..offset + N].try_into().expect("the slice has N bytes")
 }
 
-/// Fuzz target: reads bytes from a peer as a greeting and as a header, and checks that a successful
-/// result is written back as the same bytes. Returns true if either reads. The replay of the corpus
-/// uses it too.
+/// Fuzz target: reads bytes from a peer as a greeting and as a header. Checks that a successful
+/// result is written back as the same bytes. Returns true if either reading succeeds. The replay of
+/// the corpus also calls this function.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let hello = Hello::decode(bytes).map(|h| assert_eq!(h.encode(), bytes, "a greeting has one encoding"));

@@ -5,7 +5,7 @@
 use crate::control::{Report, Run};
 use std::collections::BTreeSet;
 
-/// Maximum number of reports that wait for an absent controller.
+/// Maximum number of reports that wait for an unreachable controller.
 pub const REPORTS_MAX: usize = 4_096;
 /// Maximum number of reports in one request.
 const REPORTS_TOGETHER_MAX: usize = 256;
@@ -14,7 +14,7 @@ const REPORTS_TOGETHER_MAX: usize = 256;
 const RANGES_TOGETHER_MAX: usize = 32_768;
 
 /// Reports that wait for the controller. Their number is bounded, however long the controller is
-/// away.
+/// unreachable.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox {
     waiting: Vec<Report>,
@@ -31,8 +31,8 @@ impl Outbox {
         &self.waiting
     }
 
-    /// The reports of the next request, oldest first; empty if none waits. They stay until
-    /// [`Outbox::handle_sent`].
+    /// The reports of the next request, oldest first; empty if none waits. The reports stay in the
+    /// outbox until [`Outbox::handle_sent`].
     pub fn next(&self) -> &[Report] {
         let mut ranges = 0;
         let fits = self.waiting.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {
@@ -41,18 +41,18 @@ impl Outbox {
             }
             ranges <= RANGES_TOGETHER_MAX
         });
-        // At least one: the controller's limit leaves room for it.
+        // A request has at least one report. The controller's limit leaves room for any single
+        // report.
         let count = fits.count().max(1).min(self.waiting.len());
         &self.waiting[..count]
     }
 
-    /// The first `count` reports have arrived, or will never be accepted.
+    /// Removes the first `count` reports: they have arrived, or will never be accepted.
     pub fn handle_sent(&mut self, count: usize) {
         self.waiting.drain(..count);
     }
 
-    /// Drops outdated progress: among several progress reports of one attempt only the last is
-    /// kept.
+    /// Drops outdated progress reports: of each attempt, only the last one is kept.
     pub fn thin(&mut self) {
         let mut seen: BTreeSet<Run> = BTreeSet::new();
         let mut kept: Vec<Report> = Vec::with_capacity(self.waiting.len());
@@ -66,7 +66,7 @@ impl Outbox {
         self.waiting = kept;
     }
 
-    /// The controller is away: only the newest [`REPORTS_MAX`] reports are kept.
+    /// Handles an unreachable controller: only the newest [`REPORTS_MAX`] reports are kept.
     pub fn handle_away(&mut self) {
         self.thin();
         self.waiting.drain(..self.waiting.len().saturating_sub(REPORTS_MAX));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_with_many_ranges_go_one_by_one() {
+    fn reports_with_many_ranges_are_sent_one_by_one() {
         let range = anabranch_pieces::ByteRange { start: 0, end: 1 };
         let done = |ranges| Report::SinkDone { run: RUN, have: vec![range; ranges] };
         let ready = || Report::Ready { run: RUN };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_old_progress_is_kept_in_order() {
+    fn thinning_keeps_only_the_last_progress_report() {
         let (ready, completed) = (Report::Ready { run: RUN }, Report::Completed { run: RUN });
         let mut outbox = outbox([progress(1), ready.clone(), progress(2), completed.clone()]);
         outbox.thin();

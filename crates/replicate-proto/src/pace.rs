@@ -1,13 +1,15 @@
 //! Rate at which a source with a limit supplies its file: one rule for daemons and for the
 //! simulator.
 //!
-//! Bytes that leave the site are counted, so a piece of a coded group counts as often as its
-//! symbols are sent. [`crate::program::source_rate`] computes this rate from a file's rate.
+//! Bytes that leave the site are counted, so a piece of a coded group counts once for each time
+//! that its symbols are sent. [`crate::program::source_rate`] computes this rate from a file's
+//! rate.
 
 use crate::control::SiteProgram;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 
-/// Maximum time that a delayed source may catch up, as the time for the same amount at its rate.
+/// Maximum backlog that a delayed source may catch up, as the time that this backlog takes at the
+/// source's rate.
 const CATCH_UP: Duration = Duration::from_ms(50);
 
 /// The pace of a rate-limited source over all of its groups, or of one of its streams.
@@ -33,7 +35,7 @@ impl Pace {
         self.due
     }
 
-    /// A piece with this cost in bytes ([`cost`]) is supplied now.
+    /// Records that a piece is supplied now. `cost` is its cost in bytes ([`cost`]).
     pub fn spend(&mut self, now: Instant, cost: ByteCount) {
         let earliest = Instant::ZERO + now.saturating_since(Instant::ZERO + CATCH_UP);
         self.due = self.due.max(earliest) + self.limit.transmit_time(cost);
@@ -42,7 +44,8 @@ impl Pace {
 
 /// Bytes that the source sends for a piece of `length` bytes of a group, all copies together.
 ///
-/// A piece of a routed group takes one of its trees, and counts as the mean of all trees.
+/// A piece of a routed group is sent over one of the group's trees, and counts as the mean over all
+/// trees.
 pub fn cost(program: &SiteProgram, group: u16, length: u64) -> ByteCount {
     let outgoing = program.outgoing.iter().filter(|o| o.group == group);
     let terms = outgoing.map(|o| o.terms.len() as u64).sum::<u64>();
@@ -65,7 +68,7 @@ mod tests {
     }
 
     /// The source's program of a transfer over the butterfly with the rate limit `limit`, and the
-    /// copies of the file that leave the source.
+    /// number of copies of the file that leave the source.
     fn source_and_copies(scheme: Scheme, limit: impl Fn(&Plan) -> BitRate) -> (SiteProgram, f64) {
         let topology = builtin("butterfly", BitRate::mbps(10)).expect("it is built in");
         let site = |name| topology.find_site(name).expect("it is a site of the butterfly");
@@ -107,8 +110,7 @@ mod tests {
         }
     }
 
-    /// The limit held the file's rate, so that a tree with two branches at the source sent twice as
-    /// much.
+    /// A limit on the file's rate would let a source with two branches send at twice the limit.
     #[test]
     fn limit_covers_all_copies_of_a_routed_piece() {
         for scheme in [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::SteinerOneTree] {

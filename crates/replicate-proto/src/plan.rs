@@ -65,10 +65,10 @@ pub enum Scheme {
     /// Arborescences packed greedily, each by Watel and Weisser's approximation: the paper's
     /// baseline (section 4.1).
     Steiner,
-    /// The same trees, but each site stores its whole share of the file before it passes it on
-    /// (section 4.1).
+    /// The trees of `Steiner`, but each site stores its whole share of the file before it forwards
+    /// the share (section 4.1).
     SteinerStoreAndForward,
-    /// Only the first of those trees: a possible reading of "we take the arborescence computed by
+    /// Only the first tree of `Steiner`: a possible reading of "we take the arborescence computed by
     /// the algorithm" (section 4.1).
     SteinerOneTree,
     /// Edge-disjoint paths to each destination separately, with least total length (section 4.1).
@@ -116,17 +116,17 @@ pub struct Plan {
 pub struct Group {
     /// Number of streams of its data: symbols of a generation (coded) or trees (routed).
     pub streams: u16,
-    /// Rate of each stream in units of [`Plan::unit`]; empty if each stream has one unit. Only in a
-    /// routed group.
+    /// Rate of each stream in units of [`Plan::unit`]; empty if each stream has one unit. Set only
+    /// in a routed group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<u32>,
     /// Whether the streams are mixed.
     pub mode: Mode,
-    /// One sink for each of its destinations.
+    /// One sink for each of the group's destinations.
     pub sinks: Vec<Sink>,
-    /// The group whose destinations, all or some, this group fills: uncoded flows of the lowest
-    /// priority, over links that the plan or other transfers leave unused ([`Planner::fill`]). A
-    /// plan's predictions do not include them.
+    /// The group that this group fills for all or some of its destinations. A filling group has
+    /// uncoded flows of the lowest priority over links that the plan or other transfers leave
+    /// unused ([`Planner::fill`]). A plan's predictions do not include these flows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fills: Option<u16>,
 }
@@ -138,7 +138,7 @@ pub enum Mode {
     /// Generation `g` of the file consists of `streams` symbols; every flow carries one combination
     /// of them, in lock step.
     Coded,
-    /// Every chunk of the file travels whole on one stream: any stream that has room for it.
+    /// Every chunk of the file travels whole on one stream, whichever has room.
     Routed,
 }
 

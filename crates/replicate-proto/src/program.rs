@@ -32,14 +32,14 @@ pub struct AttemptFacts<'a> {
     pub bandwidth_limit: Option<BitRate>,
     /// The submitter of the transfer.
     pub submitter: Submitter,
-    /// Settings of a link's hop. Filling flows have one connection and the lowest priority in any
-    /// case.
+    /// Settings of a link's hop. Filling flows always have one connection and the lowest priority.
     pub hop: &'a dyn Fn(LinkId) -> HopSettings,
     /// Address at which a site listens for data on a link.
     pub address: &'a dyn Fn(SiteId, LinkId) -> String,
 }
 
-/// The program of each site of `plan` in the attempt, including the source even if it does nothing.
+/// The program of each site of `plan` in the attempt. The source has a program even if it does
+/// nothing.
 ///
 /// Panics: if the plan uses a link that `topology` does not have.
 pub fn programs(
@@ -108,8 +108,8 @@ pub fn programs(
 
 fn group_program(plan: &Plan, index: usize, attempted: &AttemptFacts<'_>) -> GroupProgram {
     let group = &plan.groups[index];
-    // If a term is delayed, generations mix: at least one generation of zeros makes all symbols
-    // equally long.
+    // If a term is delayed, a symbol sums several generations. With at least one generation of
+    // zeros, all symbols are equally long.
     let is_delayed = |f: &Flow| usize::from(f.group) == index && f.terms.iter().any(|t| t.delayed);
     // A filling group carries the same data as the filled group.
     let of = group.fills.map_or(group, |f| &plan.groups[usize::from(f)]);

@@ -2,7 +2,7 @@
 //!
 //! A coded sink applies the plan's [`DecodeMap`]: with a lookahead it waits for later generations,
 //! with a state it decodes generations strictly in order. A routed sink accepts chunks in any
-//! order. Both check each generation or chunk against the hash in its packets before a byte is
+//! order. A sink checks each generation or chunk against the hash in its packets before a byte is
 //! written.
 //!
 //! Leaves out: files (the driver writes them; see [`Write`]).
@@ -21,9 +21,9 @@ use std::sync::Arc;
 pub struct Write<S> {
     /// The sink, as an index into the program's sinks.
     pub sink: usize,
-    /// Place in the file.
+    /// Position in the file.
     pub range: ByteRange,
-    /// The parts to be written there.
+    /// The parts to be written at this position.
     pub parts: Vec<S>,
     /// Hash of exactly these bytes.
     pub piece: Piece,
@@ -48,8 +48,8 @@ pub(crate) struct Sink<S> {
     /// Number of generations with data; `None` while the source may still end before all of the
     /// work.
     end: Option<u64>,
-    /// Number of later generations to wait for while `end` is unknown: after that many, one is data
-    /// and not zeros.
+    /// Number of later generations that must arrive before a generation is decoded while `end` is
+    /// unknown. A generation with that many successors is data, not zeros.
     hold: usize,
     /// Decoded state; `None` while a job that changes it runs.
     state: Option<Vec<S>>,
@@ -57,19 +57,19 @@ pub(crate) struct Sink<S> {
     in_flight: usize,
     capacity: usize,
     writes: VecDeque<Write<S>>,
-    /// State of each input's chunks, in a group that fills another.
+    /// State of each input's chunks; only in a group that fills another group.
     confirming: Vec<ConfirmedPrefix>,
     reported_done: bool,
 }
 
-/// Number of an input's chunks that are in the file, counted from the first without a gap.
+/// Chunks of one input that are in the file, counted from the first chunk without a gap.
 #[derive(Debug, Default)]
 struct ConfirmedPrefix {
     /// Accepted chunks, by their first byte, and whether they are in the file.
     taken: VecDeque<(u64, bool)>,
     confirmed: u64,
-    /// A chunk arrived wrong: neither it nor later ones are confirmed, so the filled group carries
-    /// them again.
+    /// Whether a chunk arrived wrong. That chunk and later chunks are then never confirmed, so the
+    /// filled group carries them again.
     broken: bool,
 }
 
@@ -104,9 +104,9 @@ pub(crate) struct SinkGroup {
     pub(crate) streams: usize,
     pub(crate) map: WorkMap,
     pub(crate) flush: usize,
-    /// Whether its flows may end before all of the work.
+    /// Whether the group's flows may end before all of the work.
     pub(crate) filled: bool,
-    /// Whether it fills another group.
+    /// Whether the group fills another group.
     pub(crate) fills: bool,
 }
 
@@ -152,8 +152,8 @@ impl<S: CheckedSymbol> DecodeJob<S> {
         };
         debug_assert!(self.decode.is_none() || parts.len() == self.streams);
         let piece = S::hash_piece(&parts, self.range);
-        // A hash of zeros means that no packet knew it (flows with only delayed terms): the file's
-        // hash decides in that case.
+        // A hash of zeros means that no packet carried the hash (flows with only delayed terms).
+        // The hash of the whole file then detects wrong data.
         let known = self.hash != GenerationHash::default();
         let check = if known && piece.hash != self.hash { CheckResult::Bad } else { CheckResult::Good };
         let Self { sink, generation, range, .. } = self;
@@ -243,8 +243,8 @@ impl<S: CheckedSymbol> Sink<S> {
                 let decode = self.decode.as_ref()?;
                 let over = self.end.is_some_and(|end| self.next >= end);
                 let Some(range) = self.map.piece(self.next).filter(|_| !over) else {
-                    // The rest are zeros that flush other sinks: they must be accepted, or the
-                    // flows would stop.
+                    // The remaining generations are zeros that flush other sinks. The sink must
+                    // accept them, or the flows would stop.
                     for input in &mut self.inputs {
                         while input.pop().is_some() {}
                     }
@@ -304,13 +304,13 @@ impl<S: CheckedSymbol> Sink<S> {
         self.writes.pop_front()
     }
 
-    /// `range`, the result of a job, is in the file.
+    /// Handles a finished write: `range`, the result of a job, is in the file.
     pub(crate) fn settle(&mut self, range: ByteRange) {
         self.in_flight -= 1;
         self.confirming.iter_mut().for_each(|c| c.settle(range.start));
     }
 
-    /// The source sends `generations` generations with data.
+    /// Sets the number of generations with data that the source sends.
     pub(crate) fn set_end(&mut self, generations: u64) {
         self.end = Some(generations);
     }
@@ -320,7 +320,7 @@ impl<S: CheckedSymbol> Sink<S> {
         self.confirming.get(input).map_or(0, |c| c.confirmed)
     }
 
-    /// Whether all data of its flows has been processed, if they have `ended`.
+    /// Whether all data of the sink's flows has been processed, given that they have `ended`.
     pub(crate) fn is_drained(&self, ended: bool) -> bool {
         let drained = match self.mode {
             Mode::Coded => self.end == Some(self.next),
@@ -329,7 +329,7 @@ impl<S: CheckedSymbol> Sink<S> {
         ended && drained && self.in_flight == 0
     }
 
-    /// Returns true only once: the first time that the sink is `done`.
+    /// Returns true only at the first call at which the sink is `done`.
     pub(crate) fn poll_done(&mut self, done: bool) -> bool {
         done && !std::mem::replace(&mut self.reported_done, true)
     }

@@ -1,10 +1,10 @@
 //! Virtual links: how a site makes an outgoing flow from arriving ones (CodedBulk section 3.3,
 //! Figure 7).
 //!
-//! Each outgoing flow has one transmit buffer (vTx) and one receive buffer (vRx) per term. A packet
-//! is taken from every vRx at once, coded, and put in the vTx. Every buffer holds at least one
-//! packet and never more than its share. A full buffer stops its reader, TCP's window closes, and
-//! the previous hop stops. This is the entire hop-by-hop flow control (section 3.2).
+//! Each outgoing flow has one transmit buffer (vTx), and one receive buffer (vRx) for each term.
+//! One packet from every vRx is taken at once, coded, and put in the vTx. Every buffer holds at
+//! least one packet and never more than its share. A full buffer stops its reader, TCP's window
+//! closes, and the previous hop stops. This is the entire hop-by-hop flow control (section 3.2).
 //!
 //! Freedom from deadlock: a vRx always has room for the generation that its virtual link needs
 //! next, a packet of generation `g` depends only on generations up to `g`, and a delayed term only
@@ -24,9 +24,10 @@ use std::collections::VecDeque;
 pub struct Packet<S> {
     /// Generation (coded group) or chunk number (routed group).
     pub generation: u64,
-    /// Hash of its plain bytes; all zero if a flow does not know it.
+    /// Hash of the generation's or chunk's plain bytes; all zero if the flow does not carry the
+    /// hash.
     pub hash: GenerationHash,
-    /// Its symbol.
+    /// The packet's symbol.
     pub symbol: S,
 }
 
@@ -37,14 +38,15 @@ pub enum Frame<S> {
     Data(Packet<S>),
     /// The end of the flow.
     End {
-        /// Number of packets sent on it.
+        /// Number of packets sent on the flow.
         packets: u64,
     },
 }
 
-/// vRx: the packets of one input that wait for the others, by index from the next needed one.
+/// vRx: the packets of one input that wait for packets of the other inputs, by index from the next
+/// needed packet.
 ///
-/// The index is the generation in a coded group and the order of arrival in a routed one.
+/// The index is the generation in a coded group, and the order of arrival in a routed group.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer<S> {
     base: u64,
@@ -115,8 +117,8 @@ pub(crate) struct VirtualLink<S> {
     padding: Padding,
 }
 
-/// Time for which a flow is padded: the start of a connection, and the time of a measurement
-/// ([`crate::coordinator`]), with a reserve of a half.
+/// Time for which a flow is padded: the start of a connection plus the time of a measurement
+/// ([`crate::coordinator`]), and half of their sum as a reserve.
 const PADDING_TIME: Duration = Duration::from_ms(4_000);
 
 /// Padding of a flow, which loads its hop while no data is ready.
@@ -179,7 +181,7 @@ impl<S: Symbol> VirtualLink<S> {
     }
 
     /// Length of the padding to be sent now, at most `most` bytes. `None` unless the flow has
-    /// begun, has no data ready, and its end is not known.
+    /// begun, has no data ready, and has no known end.
     pub(crate) fn poll_padding(&mut self, now: Instant, most: u64) -> Option<u64> {
         let waits = self.transmit_base > 0 && self.transmit.is_empty() && self.total.is_none();
         if !waits || self.padding.left == 0 {
@@ -205,13 +207,13 @@ impl<S: Symbol> VirtualLink<S> {
         let receive: usize = self.receive.iter().map(ReceiveBuffer::live_bytes).sum();
         receive + self.transmit.iter().flatten().map(|p| p.symbol.len()).sum::<usize>()
     }
-    /// Number of free slots of the vTx; together with the vRx's, the number of packets that the
-    /// flow can still accept.
+    /// Number of free slots of the vTx. The flow can still accept this number of packets plus the
+    /// free slots of the vRx.
     pub(crate) fn transmit_free(&self) -> usize {
         self.capacity - self.transmit.len()
     }
 
-    /// The flow will have `packets` packets.
+    /// Sets the total number of packets of the flow.
     pub(crate) fn set_total(&mut self, packets: u64) {
         self.total = Some(packets);
     }
@@ -235,8 +237,8 @@ impl<S: Symbol> VirtualLink<S> {
             }
             let packet = receive.pop().expect("every vRx was seen to hold its packet");
             if !term.delayed {
-                // A relay that received two different hashes passes on the first: the sink then
-                // finds the damage.
+                // A relay that received two different hashes passes on the first, and the sink then
+                // detects the damage.
                 (generation, hash) = (packet.generation, packet.hash);
             }
             terms.push((term.coefficient, packet.symbol));
@@ -256,7 +258,7 @@ impl<S: Symbol> VirtualLink<S> {
         Some(job)
     }
 
-    /// Puts a coded packet in its place in the vTx.
+    /// Puts a coded packet at its position in the vTx.
     pub(crate) fn complete(&mut self, number: u64, packet: Packet<S>) {
         let slot = &mut self.transmit[(number - self.transmit_base) as usize];
         debug_assert!(slot.is_none(), "a packet is coded once");
@@ -282,8 +284,8 @@ impl<S: Symbol> VirtualLink<S> {
             .then_some(Frame::End { packets: self.next })
     }
 
-    /// The first `packets` packets are confirmed. Returns false if they were not all sent, or fewer
-    /// than before.
+    /// Records that the next site has confirmed the first `packets` packets. Returns false if they
+    /// were not all sent, or if the number is lower than before.
     pub(crate) fn confirm(&mut self, packets: u64) -> bool {
         let right = (self.confirmed..=self.transmit_base).contains(&packets);
         if right {
@@ -295,7 +297,7 @@ impl<S: Symbol> VirtualLink<S> {
         self.confirmed
     }
 
-    /// Whether the end was taken.
+    /// Whether the end of the flow was taken.
     pub(crate) fn is_done(&self) -> bool {
         self.end_taken
     }

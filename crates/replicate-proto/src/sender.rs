@@ -1,16 +1,16 @@
 //! The source: divides the work into generations or chunks and passes them to its virtual links.
 //!
-//! A coded group sends generation after generation, all streams of one at once. A routed group
-//! sends chunk after chunk, each on the stream with the most room, so that a slow tree carries less
-//! instead of delaying the others. A stream that shares a link with a heavier one is limited to its
-//! planned rate, because TCP would give both the same.
+//! A coded group sends generation after generation, all streams of a generation at once. A routed
+//! group sends chunk after chunk, each on the stream with the most room. A slow tree therefore
+//! carries less data and does not delay other trees. A stream that shares a link with a heavier one
+//! is limited to its planned rate, because TCP would give both the same rate.
 //!
-//! A group that *fills* another (CodedBulk section 3.2, Figure 6) takes chunks from the end of the
-//! same work. Its flows have the lowest priority and may never advance, so a chunk on them counts
-//! only once every destination on the path has confirmed it. Until then the filled group continues
-//! as if the chunk had not been sent. When the two meet, each unconfirmed chunk is sent again on a
-//! stream on which it was not sent, the last chunk first: one stalled tree does not delay the
-//! others.
+//! A group that *fills* another group (CodedBulk section 3.2, Figure 6) takes chunks from the end
+//! of the same work. Its flows have the lowest priority and may never advance, so a chunk on them
+//! counts only once every destination on the path has confirmed the chunk. Until then the filled
+//! group continues as if the chunk had not been sent. When the two groups meet, each unconfirmed
+//! chunk is sent again on a stream other than its first, the last chunk first. One stalled tree
+//! therefore does not delay the other trees.
 //!
 //! Leaves out: reading the file (the driver does so, when [`crate::site::Site::wanted`] asks for
 //! it).
@@ -21,10 +21,11 @@ use crate::work::WorkMap;
 use anabranch_units::{ByteCount, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Initial number of unconfirmed chunks that a filling stream may have in transit; it grows by one
-/// for each confirmed chunk. A stalled stream therefore takes few.
+/// Initial number of unconfirmed chunks that a filling stream may have in transit. The number grows
+/// by one for each confirmed chunk, so a stalled stream holds few chunks.
 const UNCONFIRMED_FIRST: u64 = 16;
-/// Maximum of that number: more than buffers hold, so only a bound on memory.
+/// Maximum number of unconfirmed chunks of a filling stream. It exceeds the capacity of the buffers
+/// and only bounds memory.
 const UNCONFIRMED_MAX: u64 = 1024;
 
 /// A group's progress at the source.
@@ -38,26 +39,26 @@ pub(crate) struct SourceGroup {
     pub(crate) flush: u64,
     /// Number of packets passed to each stream.
     pub(crate) sent: Vec<u64>,
-    /// The pace of each rate-limited stream, by stream; shorter if the remaining ones have no
-    /// limit.
+    /// The pace of each rate-limited stream, by stream. Streams after the last entry have no limit.
     pub(crate) paces: Vec<Option<Pace>>,
-    /// Total number of generations or chunks that it supplies, once known.
+    /// Total number of generations or chunks that the group supplies, once known.
     pub(crate) end: Option<u64>,
     pub(crate) ended: bool,
-    /// State of a group that fills another.
+    /// State of a group that fills another group; `None` for other groups.
     pub(crate) filling: Option<FillState>,
 }
 
-/// Chunks in transit of a group that fills another.
+/// Chunks in transit of a group that fills another group.
 #[derive(Debug)]
 pub(crate) struct FillState {
-    /// The group that it fills.
+    /// The group that this group fills.
     pub(crate) group: u16,
     /// Chunks of each stream in transit, in the order of sending.
     on_the_way: Vec<VecDeque<u64>>,
     /// Chunks that no stream has confirmed, with the stream on which each was first sent.
     open: BTreeMap<u64, usize>,
-    /// The last chunk that was sent again on each stream; later chunks were sent again before it.
+    /// For each stream, the last chunk that was sent again on it. Chunks are sent again in
+    /// descending order.
     again: Vec<u64>,
 }
 
@@ -83,7 +84,7 @@ impl SourceGroup {
             Some(_) => (self.map.pieces() - self.next).checked_sub(1),
         }
     }
-    /// Its first byte.
+    /// First byte of the next piece that has not been supplied.
     pub(crate) fn upcoming_byte(&self) -> Option<u64> {
         self.upcoming().and_then(|n| self.map.piece(n)).map(|p| p.start)
     }
@@ -128,7 +129,7 @@ impl SourceGroup {
             }
         }
     }
-    /// The first `packets` packets of `stream` are confirmed.
+    /// Records that the first `packets` packets of `stream` are confirmed.
     pub(crate) fn confirm(&mut self, stream: usize, packets: u64) {
         let Some(filling) = &mut self.filling else { return };
         let left = self.sent[stream].saturating_sub(packets) as usize;
@@ -137,7 +138,7 @@ impl SourceGroup {
             filling.open.remove(&chunk);
         }
     }
-    /// The byte from which on all of the work is confirmed. Never grows.
+    /// The position in the file from which on all of the work is confirmed. Never grows.
     pub(crate) fn confirmed_from(&self) -> u64 {
         let last = self.filling.as_ref().and_then(|f| f.open.last_key_value());
         let piece = |n: u64| self.map.piece(n).expect("a chunk that was supplied is of the work");
@@ -155,8 +156,7 @@ mod tests {
     use anabranch_pieces::ByteRange;
     use anabranch_units::{BitRate, Duration};
 
-    /// #48: streams of unequal rates share links only if the source limits the light ones to their
-    /// rates.
+    /// #48: without a limit at the source, light streams on a shared link exceed their rates.
     #[test]
     fn a_stream_with_a_ceiling_sends_at_its_rate() {
         let work = [ByteRange { start: 0, end: 1_000_000 }];
@@ -174,7 +174,7 @@ mod tests {
             group.sent[0] - before
         };
         assert_eq!(send_until(0, 1_000), 125, "1,000 bytes in each 8 ms");
-        // After two seconds without room it catches up for 50 ms, not for two seconds.
+        // After two seconds without room, the stream catches up for 50 ms, not for two seconds.
         assert_eq!(send_until(3_000, 4_000), 125 + 7);
     }
 }

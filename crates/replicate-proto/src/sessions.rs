@@ -1,7 +1,7 @@
 //! The controller's sessions with its sites. The state machine is `anabranch_sessions`.
 //!
-//! Commands must not be lost, so a site's process continues its numbering after a silence. Read
-//! [`site_sessions`].
+//! Commands must not be lost, so a site's process continues its numbering of commands after a
+//! silence. Read [`site_sessions`].
 
 use crate::control::Command;
 use anabranch_sessions::{OverflowRule, Rejoin, Sessions, SessionsConfig};
@@ -16,7 +16,8 @@ const COMMANDS_TOGETHER_MAX: usize = 256;
 /// The controller's side of its sites' sessions.
 pub type SiteSessions = Sessions<SiteId, Command>;
 
-/// Sessions in which sites count as gone after a silence of `grace`. No site has joined.
+/// Sessions in which a site counts as lost after a silence of `grace`. Initially no site has
+/// joined.
 pub const fn site_sessions(grace: Duration) -> SiteSessions {
     Sessions::new(SessionsConfig {
         silence_max: grace,

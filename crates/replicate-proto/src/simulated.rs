@@ -2,9 +2,9 @@
 //! move files over simulated TCP.
 //!
 //! The same [`Site`] machines run the same programs as in the daemons. In place of `runner`'s
-//! sockets, each hop is a stream of the simulator, pinned to its link. It has a send buffer that
-//! bounds unsent data and a receive buffer that fills while a machine has no room. Symbols are
-//! lengths. Frames have their size on the wire, including TLS records.
+//! sockets, each hop is a stream of the simulator, pinned to its link. A stream has a send buffer
+//! that bounds unsent data, and a receive buffer that fills while a machine has no room. Symbols
+//! are lengths. Frames have their size on the wire, including TLS records.
 //!
 //! Idealised in comparison with the daemons: coding, hashing and disks take no time. Controllers,
 //! greetings and heartbeats are left out, so a transfer begins with the TCP handshakes of its hops.
@@ -75,7 +75,7 @@ pub struct Replicate {
 }
 
 impl Replicate {
-    /// Its settings in the scenario.
+    /// The workload's settings in the scenario.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -159,7 +159,7 @@ impl SystemPlan for Replicate {
 #[derive(Debug)]
 pub struct Replication {
     transfers: Vec<Transfer>,
-    /// By number; `None` for streams of other workloads.
+    /// Hops by stream number; `None` for streams of other workloads.
     streams: Vec<Option<Hop>>,
     send_buffer_bytes: u64,
     size: Option<ByteCount>,
@@ -187,14 +187,14 @@ struct SiteRun {
     host: u16,
     /// Incoming streams.
     incoming: Vec<u32>,
-    /// Outgoing streams of each outgoing flow, and the reverse link.
+    /// Streams of each outgoing flow, and the reverse link of each outgoing flow.
     outgoing: Vec<Vec<u32>>,
     back: Vec<Option<LinkId>>,
     /// Packets that are stored until their flow has ended.
     shelves: BTreeMap<(FlowId, u64), Packet<Len>>,
     /// Pace of a rate-limited source.
     pace: Option<Pace>,
-    /// Next time at which the machine needs the time.
+    /// Next time at which the machine must be called.
     timeout: Option<Instant>,
     /// Verified bytes at the end of the warm-up.
     warmup_bytes: u64,
@@ -208,13 +208,14 @@ struct Hop {
     to: usize,
     flow: FlowId,
     fills: bool,
-    /// Frames that were written and not yet accepted, with their bytes on the wire.
+    /// Frames that were written and not yet accepted, each with its bytes on the wire.
     frames: VecDeque<(Frame<Len>, u64)>,
-    /// Bytes that wait in the receive buffer, and bytes that were read of the first frame.
+    /// Bytes that wait in the receive buffer, and bytes of the first frame that were already read.
     waiting: u64,
     in_hand: u64,
     has_ended: bool,
-    /// Confirmations in transit in the reverse direction, and arrived bytes of the first.
+    /// Confirmations in transit in the reverse direction, and the bytes of the first one that have
+    /// arrived.
     confirmations: VecDeque<u64>,
     confirmation_bytes: u64,
     confirmed: u64,
@@ -401,7 +402,7 @@ impl Transfer {
         })
     }
 
-    /// Bytes that its slowest destination has verified since the warm-up.
+    /// Bytes that the transfer's slowest destination has verified since the warm-up.
     fn verified_bytes(&self) -> u64 {
         let sites = self.destinations.iter().map(|d| &self.sites[*d]);
         sites.map(|site| site.machine.verified_bytes() - site.warmup_bytes).min().unwrap_or(0)
@@ -409,7 +410,7 @@ impl Transfer {
 }
 
 impl SiteRun {
-    /// Supplies the wanted pieces of the source's groups. Returns whether there were any.
+    /// Supplies the wanted pieces of the source's groups. Returns whether any piece was supplied.
     fn supply(&mut self, cx: &mut AppCx<'_, '_>, transfer: usize) -> bool {
         if self.program.source_path.is_none() {
             return false;
@@ -464,7 +465,7 @@ impl SiteRun {
             moved = true;
         }
         while let Some(fetch) = self.machine.poll_fetch() {
-            // Several virtual links may read it, each once.
+            // Several virtual links may read this packet, each once.
             let packet = self.shelves[&(fetch.flow, fetch.index)].clone();
             self.machine.fetched(fetch, packet);
             moved = true;
@@ -492,8 +493,8 @@ impl Hop {
         }
     }
 
-    /// Continues to read the first frame, as a reader does with one unfinished frame. Returns true
-    /// once it is complete.
+    /// Continues to read the first frame, as a real reader does with an unfinished frame. Returns
+    /// true once the frame is complete.
     fn read(&mut self, cx: &mut AppCx<'_, '_>, stream: u32) -> bool {
         let Some((_, wire)) = self.frames.front() else { return false };
         let more = self.waiting.min(wire - self.in_hand);
@@ -505,8 +506,8 @@ impl Hop {
         self.in_hand == *wire
     }
 
-    /// Passes the complete frames for which it has room to the machine at the receiving end.
-    /// Returns whether there were any.
+    /// Passes complete frames to the machine at the receiving end while the machine has room for
+    /// them. Returns whether any frame was passed.
     fn take_in(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, machine: &mut Site<Len>) -> bool {
         let mut moved = false;
         while self.read(cx, stream) {
@@ -528,8 +529,8 @@ impl Hop {
         moved
     }
 
-    /// Writes the frames of the machine at the sending end, while the send buffer accepts more.
-    /// Returns whether there were any.
+    /// Writes frames of the machine at the sending end while the send buffer accepts them. Returns
+    /// whether any frame was written.
     fn send(
         &mut self,
         cx: &mut AppCx<'_, '_>,

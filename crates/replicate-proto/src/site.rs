@@ -1,11 +1,12 @@
 //! One site's part in one attempt: source, relay and destination in a single sans-IO machine.
 //!
-//! The driver brings packets in with [`Site::accept`], takes frames out with [`Site::produce`], and
-//! in between runs the [`Work`] of the machine, on any number of cores: work is pure and may finish
-//! in any order. Bytes of the file come in with [`Site::supply`] when [`Site::wanted`] asks, and go
-//! out as [`Write`]s. If a plan requires sites to store all data before they pass it on, packets go
-//! out as [`Store`]s and come back with [`Site::fetched`]. At a source with streams of unequal
-//! rates, [`Site::poll_timeout`] gives the next time at which [`Site::wanted`] may ask again.
+//! The driver passes packets in with [`Site::accept`] and takes frames out with [`Site::produce`].
+//! In between it runs the [`Work`] of the machine on any number of cores, because work is pure and
+//! may finish in any order. The driver passes bytes of the file in with [`Site::supply`] when
+//! [`Site::wanted`] asks for them, and receives bytes to write as [`Write`]s. If a plan requires
+//! sites to store all data before they pass it on, packets leave as [`Store`]s and return with
+//! [`Site::fetched`]. At a source with streams of unequal rates, [`Site::poll_timeout`] gives the
+//! next time at which [`Site::wanted`] may ask again.
 //!
 //! Contract: after any call that changes the machine, run [`Site::poll_work`],
 //! [`Site::poll_write`], [`Site::poll_store`], [`Site::poll_fetch`] and [`Site::poll_event`] to
@@ -35,7 +36,8 @@ use anabranch_pieces::{ByteRange, GenerationHash, RangeSet};
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum number of ranges that a filled site remembers; flows that keep their order make a few.
+/// Maximum number of ranges that a filled site remembers. Flows that keep their order make only a
+/// few ranges.
 const HAVE_RANGES_MAX: usize = 65_536;
 
 /// The state machine. See the module.
@@ -49,11 +51,11 @@ pub struct Site<S> {
     /// Spools of the flows that are stored before they are passed on.
     spools: BTreeMap<FlowId, Spool<S>>,
     sinks: Vec<Sink<S>>,
-    /// Ranges of this attempt in the file, if a filling group may bring data that another group
-    /// brings too.
+    /// Ranges of this attempt in the file, if a filling group may bring the same data as another
+    /// group.
     have: Option<RangeSet>,
     verified_bytes: u64,
-    /// Expected bytes, if a filling group may bring them before the filled group ends.
+    /// Number of expected bytes, if a filling group may bring them before the filled group ends.
     wanted_bytes: Option<u64>,
     sources: BTreeMap<u16, Source>,
     events: VecDeque<Event>,
@@ -71,7 +73,8 @@ struct Group {
     flush: u64,
     fills: Option<u16>,
     filled: bool,
-    /// Number of packets of each of a filled coded group's flows, once one has ended.
+    /// Number of packets of each flow of a filled coded group, once one flow of the group has
+    /// ended.
     packets: Option<u64>,
 }
 
@@ -101,7 +104,7 @@ struct IncomingFlow {
 #[derive(Debug)]
 struct Source {
     group: SourceGroup,
-    /// By stream.
+    /// Consumers of each stream, by stream.
     consumers: Vec<Vec<Consumer>>,
 }
 
@@ -109,8 +112,8 @@ struct Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A sink decoded a generation (or got a chunk) that differs from the source's data. It was not
-    /// written.
+    /// A sink decoded a generation (or received a chunk) that differs from the source's data. The
+    /// sink did not write it.
     Corrupt {
         /// The sink.
         sink: usize,
@@ -135,9 +138,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcceptError<S> {
-    /// No room yet: try again when [`Site::has_room`] permits it.
+    /// The buffers are full: try again when [`Site::has_room`] permits it.
     Full(Packet<S>),
-    /// The flow does not arrive here.
+    /// The flow does not arrive at this site.
     UnknownFlow(FlowId),
     /// The generation had already arrived, or is beyond the work.
     Generation {
@@ -155,7 +158,7 @@ pub enum AcceptError<S> {
     },
     /// The flow had already ended, or has fewer packets than announced.
     AfterEnd,
-    /// The peer has confirmed packets that were not sent to it, or reduces its confirmation.
+    /// The peer has confirmed packets that were not sent to it, or has reduced its confirmation.
     Confirmed {
         /// Number of confirmed packets.
         packets: u64,
@@ -225,14 +228,15 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// Index of a packet in a buffer: the generation if flows are coded together, else the order of
-    /// arrival.
+    /// Index of a packet in a buffer: the generation if flows are coded together, otherwise the
+    /// order of arrival.
     fn index(mode: Mode, generation: u64, arrived: u64) -> u64 {
         if mode == Mode::Coded { generation } else { arrived }
     }
 
-    /// Whether there is room for a packet of `flow` with this generation; otherwise it must wait. A
-    /// packet that [`Site::accept`] refuses need not wait, because its generation is invalid.
+    /// Whether there is room for a packet of `flow` with this generation; otherwise the packet must
+    /// wait. A packet with an invalid generation need not wait, because [`Site::accept`] refuses
+    /// it.
     pub fn has_room(&self, flow: FlowId, generation: u64) -> bool {
         self.incoming.get(&flow).is_some_and(|i| {
             let group = &self.groups[usize::from(i.group)];
@@ -254,8 +258,8 @@ impl<S: CheckedSymbol> Site<S> {
 
     /// Accepts a packet of `flow`.
     ///
-    /// Errors: [`AcceptError::Full`] returns the packet; all others mean that the peer broke the
-    /// protocol.
+    /// Errors: [`AcceptError::Full`] returns the packet. Any other error means that the peer broke
+    /// the protocol.
     pub fn accept(&mut self, flow: FlowId, packet: Packet<S>) -> Result<(), AcceptError<S>> {
         let Some(incoming) = self.incoming.get(&flow) else { return Err(AcceptError::UnknownFlow(flow)) };
         let group = &self.groups[usize::from(incoming.group)];
@@ -267,7 +271,7 @@ impl<S: CheckedSymbol> Site<S> {
         if packet.symbol.len() != want {
             return Err(AcceptError::Length { want, got: packet.symbol.len() });
         }
-        // A routed flow with an unknown end still carries at most every chunk.
+        // A routed flow with an unknown end carries each chunk at most once.
         if incoming.received >= incoming.total.unwrap_or(limit) {
             return Err(AcceptError::AfterEnd);
         }
@@ -355,8 +359,9 @@ impl<S: CheckedSymbol> Site<S> {
         self.incoming.get(&flow).is_some_and(|i| i.total == Some(i.received))
     }
 
-    /// A sink is done when the file is complete or its flows have ended. A filling sink is done
-    /// when the sinks that it fills are done, because they would bring all of its data too.
+    /// Checks whether sinks are done: the file is complete, or the sink's flows have ended. A
+    /// filling sink is done when the filled sinks are done, because they would bring all of its
+    /// data too.
     fn check_sinks(&mut self) {
         let whole = self.wanted_bytes == Some(self.verified_bytes);
         let fills = |s: &Sink<S>| self.groups[usize::from(s.group)].fills.is_some();
@@ -380,8 +385,8 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// Number of packets of `flow`, from the first on, that have reached every destination behind
-    /// this site. Only for filling flows.
+    /// Number of packets of `flow`, from the first on, that have reached every destination
+    /// downstream of this site. Only for filling flows.
     pub fn confirmed(&self, flow: FlowId) -> u64 {
         let consumers = self.incoming.get(&flow).map_or(&[][..], |i| &i.consumers);
         self.least_confirmed(consumers)
@@ -416,8 +421,8 @@ impl<S: CheckedSymbol> Site<S> {
         Ok(())
     }
 
-    /// Sets the time, counted from [`Instant::ZERO`] at the beginning of the attempt. Sources with
-    /// rate-limited streams need it.
+    /// Sets the time, counted from [`Instant::ZERO`] at the beginning of the attempt. Only sources
+    /// with rate-limited streams need the time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
@@ -452,7 +457,8 @@ impl<S: CheckedSymbol> Site<S> {
         Some((source.group.upcoming()?, stream))
     }
 
-    /// Whether all data of `filled` that `fill` could send has been sent by one of the two.
+    /// Whether every byte of `filled`'s work that `fill` could send has been sent by one of the two
+    /// groups.
     fn have_met(&self, filled: u16, fill: &SourceGroup) -> bool {
         match (self.sources[&filled].group.upcoming_byte(), fill.upcoming_byte()) {
             (Some(front), Some(back)) => front > back,
@@ -460,11 +466,11 @@ impl<S: CheckedSymbol> Site<S> {
         }
     }
 
-    /// Whether the source has work left in `group`; once false, it stays so.
+    /// Whether the source has work left in `group`. Once false, the result stays false.
     ///
-    /// A filled group continues to the point from which all destinations have confirmed the rest. A
-    /// group that fills it continues to the point where the two meet, and then until all of its
-    /// sent data is confirmed.
+    /// A filled group continues to the point from which on all destinations have confirmed the
+    /// data. A group that fills it continues to the point where the two groups meet, and then until
+    /// all of its sent data is confirmed.
     pub fn has_work(&self, group: u16) -> bool {
         let source = self.sources.get(&group).map(|s| &s.group);
         let Some(source @ SourceGroup { end: None, map, next, filling, .. }) = source else { return false };
@@ -492,7 +498,7 @@ impl<S: CheckedSymbol> Site<S> {
     }
 
     /// Among the streams for which `may` is true, the routed stream with the most free slots on its
-    /// worst branch; among equals, the one that has carried the least.
+    /// fullest branch. Of equal streams, the one that has carried the fewest packets.
     fn roomiest_stream(&self, source: &Source, may: impl Fn(usize) -> bool) -> Option<usize> {
         (0..source.consumers.len())
             .filter(|s| {
@@ -513,8 +519,8 @@ impl<S: CheckedSymbol> Site<S> {
             })
     }
 
-    /// Supplies the piece that [`Site::wanted`] asked for, divided into its symbols (one for a
-    /// routed group), each of the same length, the last padded with zeros; and the hash of its
+    /// Supplies the piece that [`Site::wanted`] asked for. `symbols` are its equally long parts
+    /// (one for a routed group), the last one padded with zeros. `hash` is the hash of the piece's
     /// plain bytes.
     ///
     /// Panics: if nothing is wanted, or the number or lengths of the symbols are wrong. Both are
@@ -552,9 +558,10 @@ impl<S: CheckedSymbol> Site<S> {
         self.sources.get_mut(&group).expect("callers looked it up").consumers = consumers;
     }
 
-    /// Appends the zeros that flush a code and tells the links the ends of their flows.
+    /// Appends the zeros that flush a code, and passes the links the lengths of their flows.
     fn advance_sources(&mut self) {
-        // Filled groups come before the groups that fill them, which end with them.
+        // Filled groups are processed before the groups that fill them, which end together with
+        // them.
         let fills = |n: &u16| self.sources[n].group.filling.is_some();
         let (fill, bulk): (Vec<u16>, Vec<u16>) = self.sources.keys().copied().partition(fills);
         for number in bulk.into_iter().chain(fill) {
@@ -643,14 +650,14 @@ impl<S: CheckedSymbol> Site<S> {
         self.verified_bytes += match &mut self.have {
             None => range.len(),
             Some(have) if have.ranges().len() < HAVE_RANGES_MAX || have.touches(range) => have.insert(range),
-            // In that case the ends of the flows show when all data has arrived.
+            // Beyond that number of ranges, the ends of the flows show when all data has arrived.
             Some(_) => 0,
         };
         self.check_sinks();
     }
 
-    /// The next packet to be stored until its flow has ended, or `None`. The driver chooses the
-    /// place, but not in memory: it may be the whole file.
+    /// The next packet to be stored until its flow has ended, or `None`. The driver chooses where
+    /// to store it, but not in memory: a flow may carry the whole file.
     pub fn poll_store(&mut self) -> Option<Store<S>> {
         self.spools.values_mut().find_map(Spool::poll_store)
     }
@@ -686,9 +693,9 @@ impl<S: CheckedSymbol> Site<S> {
         frame
     }
 
-    /// Length in bytes of the padding that the driver should send on `flow` now, if any; for flows
+    /// Length in bytes of the padding that the driver should send on `flow` now, if any. Only flows
     /// with [`OutgoingSpec::padding_bytes`](crate::control::OutgoingSpec::padding_bytes) that have
-    /// no data ready. `now` is the time since the attempt began.
+    /// no data ready are padded. `now` is the time since the attempt began.
     pub fn poll_padding(&mut self, now: Instant, flow: FlowId) -> Option<u32> {
         let link = *self.link_of.get(&flow)?;
         let length = self.links[link].poll_padding(now, self.symbol_bytes as u64)?;
@@ -704,7 +711,7 @@ impl<S: CheckedSymbol> Site<S> {
     pub fn verified_bytes(&self) -> u64 {
         self.verified_bytes
     }
-    /// Whether some sink waits for the file.
+    /// Whether a sink waits for writes to the file.
     pub fn is_sink_stalled(&self) -> bool {
         self.sinks.iter().any(Sink::is_stalled)
     }
@@ -712,7 +719,7 @@ impl<S: CheckedSymbol> Site<S> {
     pub fn are_sinks_done(&self) -> bool {
         self.sinks.iter().all(Sink::is_done)
     }
-    /// Whether the end of every outgoing flow was taken.
+    /// Whether the ends of all outgoing flows were taken.
     pub fn is_sent(&self) -> bool {
         self.links.iter().all(VirtualLink::is_done)
     }

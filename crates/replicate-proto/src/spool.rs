@@ -2,9 +2,9 @@
 //! completely, and then passes them on.
 //!
 //! Only plans of [`crate::plan::Scheme::SteinerStoreAndForward`] do so (CodedBulk section 4.1, the
-//! model of the baseline); all others pass data on as it arrives. The driver chooses the place of
-//! the packets ([`crate::site::Site::poll_store`]). They come back one by one, when the virtual
-//! link that waits for them has room ([`crate::site::Site::poll_fetch`]).
+//! model of the baseline). Sites of all other plans pass data on as it arrives. The driver chooses
+//! where to store the packets ([`crate::site::Site::poll_store`]). It returns them one by one, when
+//! the virtual link that waits for them has room ([`crate::site::Site::poll_fetch`]).
 //!
 //! Leaves out: the disk (the driver's), and the combination of packets (`relay`).
 
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub struct Store<S> {
     /// The flow of the packet.
     pub flow: FlowId,
-    /// Its index among the flow's packets, from 0 in the order of their arrival.
+    /// The packet's index among the flow's packets, from 0 in the order of their arrival.
     pub index: u64,
     /// The packet.
     pub packet: Packet<S>,
@@ -29,9 +29,9 @@ pub struct Store<S> {
 pub struct Fetch {
     /// The flow of the packet.
     pub flow: FlowId,
-    /// Its index when it was stored.
+    /// The packet's index when it was stored.
     pub index: u64,
-    /// The virtual link and term that need it.
+    /// The virtual link and the term that need the packet.
     pub(crate) link: usize,
     pub(crate) term: usize,
 }
@@ -75,7 +75,7 @@ impl<S> Spool<S> {
         self.pending.push_back(Store { flow: self.flow, index: self.taken_in, packet });
         self.taken_in += 1;
     }
-    /// The flow has `packets` packets. Returns the links that pass them on.
+    /// Sets the flow's number of packets. Returns the links that pass them on.
     pub(crate) fn set_total(&mut self, packets: u64) -> impl Iterator<Item = usize> + '_ {
         self.total = Some(packets);
         self.readers.iter().map(|r| r.link)
@@ -87,7 +87,7 @@ impl<S> Spool<S> {
         debug_assert!(self.stored < self.taken_in, "a packet is stored once");
         self.stored += 1;
     }
-    /// The next packet for which a link `has_room`, once all have arrived.
+    /// The next packet for which a link `has_room`, once all packets of the flow have arrived.
     pub(crate) fn poll_fetch(&mut self, has_room: impl Fn(usize, usize, u64) -> bool) -> Option<Fetch> {
         if self.total != Some(self.stored) {
             return None;

@@ -9,8 +9,8 @@ use anabranch_pieces::{ByteRange, Piece, PieceHasher};
 
 /// A symbol whose generations can be checked.
 pub trait CheckedSymbol: Symbol {
-    /// The piece that consists of `parts`, concatenated and truncated to the length of `range`,
-    /// which is its place in the file; the default if there are too few bytes.
+    /// The piece that consists of `parts`, concatenated and truncated to the length of `range`, the
+    /// piece's position in the file. Returns the default if there are too few bytes.
     fn hash_piece(parts: &[Self], range: ByteRange) -> Piece;
 }
 

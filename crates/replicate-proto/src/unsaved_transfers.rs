@@ -1,8 +1,8 @@
-//! Changes of a controller's transfers that are not durable yet. Until they are, none of their
-//! consequences leave the controller.
+//! Changes of a controller's transfers that are not durable yet. Until they are durable, none of
+//! their consequences leave the controller.
 //!
 //! A controller that fails can therefore announce nothing that its successor does not know, and no
-//! attempt number is used twice. Leaves out: the store itself, and the outgoing messages. Read
+//! controller uses an attempt number twice. Leaves out: the store, and the outgoing messages. Read
 //! [`UnsavedTransfers`] first.
 
 use crate::control::TransferId;
@@ -22,7 +22,7 @@ pub enum NextAction {
     Save(Vec<TransferId>),
     /// Send commands, answers and events: all of their causes are durable.
     LetOut,
-    /// Send nothing: the store failed, and is tried again at [`UnsavedTransfers::poll_timeout`].
+    /// Send nothing: the store failed, and the next try is at [`UnsavedTransfers::poll_timeout`].
     Wait,
 }
 
@@ -30,12 +30,12 @@ pub enum NextAction {
 #[derive(Clone, Debug, Default)]
 pub struct UnsavedTransfers {
     transfers: BTreeSet<TransferId>,
-    /// Reason of the last failed write, and the time of the next one.
+    /// Reason of the last failed write, and the time of the next try.
     failure: Option<(String, Instant)>,
 }
 
 impl UnsavedTransfers {
-    /// The next action, after any change of the coordinator.
+    /// The next action. Call this function after any change of the coordinator.
     pub fn poll<P: Planner>(&mut self, now: Instant, coordinator: &mut Coordinator<P>) -> NextAction {
         self.transfers.extend(std::iter::from_fn(|| coordinator.poll_changed()));
         if self.transfers.is_empty() {
@@ -47,23 +47,23 @@ impl UnsavedTransfers {
         }
     }
 
-    /// The last save is durable.
+    /// Records that the transfers of the last [`NextAction::Save`] are durable.
     pub fn handle_saved(&mut self) {
         *self = Self::default();
     }
 
-    /// The store could not be written.
+    /// Records that the store could not be written.
     pub fn handle_failed(&mut self, now: Instant, reason: String) {
         self.failure = Some((reason, now + RETRY));
     }
 
-    /// Reason why nothing is sent now, if any. In that state new transfers must be refused. A
-    /// transfer that was accepted before the write failed must be cancelled and refused too.
+    /// Reason why nothing is sent now, if any. In that state, refuse new transfers. A transfer that
+    /// was accepted before the write failed must be cancelled and refused too.
     pub fn trouble(&self) -> Option<&str> {
         self.failure.as_ref().map(|(reason, _)| reason.as_str())
     }
 
-    /// Time at which the store is tried again.
+    /// Time of the next try to write to the store.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.failure.as_ref().map(|(_, due)| *due)
     }

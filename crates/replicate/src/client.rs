@@ -67,8 +67,8 @@ impl Client {
     /// started by the first attempt is then [`SubmitResult::Attached`]. If that transfer has ended
     /// meanwhile, the retry starts another one.
     ///
-    /// Errors: see [`ClientError`]; status 409 if an active transfer does the same with other
-    /// settings.
+    /// Errors: see [`ClientError`]; status 409 if an active transfer sends the same file to the
+    /// same destinations with other settings.
     pub async fn submit_or_attach(&self, request: &SubmitRequest) -> Result<SubmitResult, ClientError> {
         let body = self.connection.write(&SubmitRequest { attach: true, ..request.clone() })?;
         let reply = self.connection.send_again(Method::POST, "/v1/transfers", body, REPLY_TIME).await?;
@@ -240,7 +240,7 @@ pub struct TransferWatch {
 struct Outage {
     /// Time at which the watch gives up.
     until: Instant,
-    /// True once the watcher has been told.
+    /// True once the watcher was notified of the outage.
     is_said: bool,
 }
 

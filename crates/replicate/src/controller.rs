@@ -350,8 +350,8 @@ impl Controller {
         self.lock().unsaved.trouble().map(str::to_owned)
     }
 
-    /// Registers a site's process. Without `take_over`, fails with the other process of the same
-    /// site if that one still responds, which takes at most 3 s to find out.
+    /// Registers a site's process. Without `take_over`, fails if another process of the same site
+    /// still responds, and names that process. The probe takes at most 3 s.
     pub(crate) async fn register(
         &self,
         site: SiteId,
@@ -513,12 +513,12 @@ impl Controller {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a bug that the panic's own message tells of; the state's tables
+        // A panic under the lock is a bug, which the panic's message reports. The state's tables
         // stay valid.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and sends what follows from the change.
+    /// Changes the state, and sends the commands and events that result from the change.
     fn change<T>(&self, f: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.lock();
         let now = state.now();
@@ -552,7 +552,7 @@ impl Controller {
             }
         }
         while let Some((id, answer)) = state.coordinator.poll_answer() {
-            // The caller may have gone.
+            // The caller may have dropped its future.
             let _ = state.asking.remove(&id).map(|waiting| waiting.send(answer));
         }
         let mut news = false;

@@ -19,8 +19,8 @@ use anabranch_replicate_proto::coordinator::{Coordinator, CoordinatorConfig, Def
 use anabranch_replicate_proto::plan::Plan;
 use anabranch_units::{BitRate, Instant, SiteId};
 
-/// Takes lines for requests of site `s` of a butterfly, of an operator (`!`) and of site `t1`
-/// (`!!`).
+/// Sends each line of `bytes` as a request to the controller of a butterfly. A line is from site
+/// `s`, from an operator (prefix `!`) or from site `t1` (prefix `!!`).
 ///
 /// Panics: if the controller panics.
 #[doc(hidden)]
@@ -60,8 +60,8 @@ pub fn exercise_replies(bytes: &[u8]) -> bool {
     matches!(first, Some(Ok((_, Some(_))))) && blocks.all(|block| read_block(block).is_ok())
 }
 
-/// Parses `bytes` as each of the three kinds, and gives the results to a coordinator with one
-/// active transfer. Returns true if the coordinator accepted them.
+/// Parses `bytes` as a submission, a batch of reports or a registration, and passes the result to a
+/// coordinator with one active transfer. Returns true if the coordinator accepted it.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let Ok(topology) = builtin("butterfly", BitRate::mbps(10)) else { return false };

@@ -1,8 +1,8 @@
 //! The controller's routes: each caller's rights, and requests and answers in JSON.
 //!
-//! A site may speak for itself only; operators submit, watch and cancel. A site may also submit and
-//! cancel transfers whose source it is (CodedBulk section 2.4, step 1). Leaves out: TLS and
-//! connections. Read [`router`] first.
+//! A site may act only for itself. Operators submit, watch and cancel transfers. A site may also
+//! submit and cancel transfers whose source it is (CodedBulk section 2.4, step 1). Leaves out: TLS
+//! and connections. Read [`router`] first.
 
 use crate::controller::{Controller, SiteTaken, SubmitRefusal};
 use crate::wire::{

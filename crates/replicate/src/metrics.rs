@@ -34,7 +34,7 @@ fn cause_of(kind: FailureKind) -> &'static str {
     }
 }
 
-/// Site and cause of a report of `reporter`, if it is one of a failure.
+/// Site and cause of a failure that `reporter` reports; `None` for any other report.
 fn failure_in(reporter: SiteId, report: &Report) -> Option<(SiteId, &'static str)> {
     match report {
         Report::Failed { run, .. } if run.is_question() => None,
@@ -103,12 +103,12 @@ impl SiteMetrics {
         }
     }
 
-    /// Counter of payload bytes passed to TCP for this site.
+    /// Counter of payload bytes passed to TCP for the site `name`.
     pub(crate) fn sent_to(&self, name: &str) -> Counter {
         self.sent_bytes.of([name]).clone()
     }
 
-    /// Counter of payload bytes received from this site.
+    /// Counter of payload bytes received from the site `name`.
     pub(crate) fn received_from(&self, name: &str) -> Counter {
         self.received_bytes.of([name]).clone()
     }

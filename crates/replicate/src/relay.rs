@@ -223,7 +223,7 @@ fn addresses(config: &RelayConfig, listen: SocketAddr) -> Result<Vec<LinkAddress
 async fn remove_leftovers(folder: Arc<Folder>, keep: Duration) -> Infallible {
     loop {
         let folder = Arc::clone(&folder);
-        // It ends early only with the runtime.
+        // The task ends early only with the runtime.
         let _ = tokio::task::spawn_blocking(move || remove_old(&folder, keep)).await;
         sleep(LEFTOVERS_EVERY).await;
     }

@@ -6,13 +6,13 @@
 //! work, so they use all cores of the runtime. A broken hop ends the attempt; the controller plans
 //! the next attempt from each site's data.
 //!
-//! Liveness: the receiver of a connection sends a byte every [`HEARTBEAT`]. The sender gives up a
-//! hop after [`HOP_TIMEOUT`] without one; the receiver gives up if its byte stays unacknowledged
-//! for as long.
+//! Liveness: the receiver of a connection sends a byte every [`HEARTBEAT`]. The sender gives up the
+//! hop after [`HOP_TIMEOUT`] without a heartbeat. The receiver gives up if its byte stays
+//! unacknowledged for the same time.
 //!
-//! Fill flows (lowest priority) may starve, so nothing waits for them: they do not delay `Ready`,
-//! have no timeout, and a broken one is only logged. Among the heartbeats, their receiver reports
-//! the number of packets that have reached their destinations; see [`Site::confirmed`].
+//! Fill flows (lowest priority) may starve, so no other work waits for them: they do not delay
+//! `Ready`, have no timeout, and a broken one is only logged. Between heartbeats, their receiver
+//! reports the number of packets that have reached their destinations; see [`Site::confirmed`].
 
 mod connections;
 #[doc(hidden)]
@@ -55,8 +55,8 @@ use tokio_rustls::TlsStream;
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Silence after which a hop is given up.
 pub const HOP_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time limit of a connection to the next site, setup included: less than the controller's timeout
-/// for it.
+/// Time limit of a connection to the next site, setup included. It is shorter than the controller's
+/// timeout for the installation.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(13);
 /// Time limit of one connection attempt without an answer: four SYNs of Linux.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);

@@ -216,8 +216,8 @@ impl Service {
             let (weak, admission, places) = (Arc::downgrade(&service), admission.clone(), places.clone());
             lock(&service.accepting).spawn(Self::accept(weak, listener, admission, places));
         }
-        // A thread, because it may wait for a file. It ends with the service, which holds the
-        // channel's other end.
+        // A thread, because `pass_on` may wait for a file. The thread ends with the service, which
+        // holds the channel's other end.
         let relaying = Arc::downgrade(&service);
         std::thread::spawn(move || {
             while let Some(report) = runner_reports.blocking_recv() {
@@ -256,7 +256,7 @@ impl Service {
         let _ = self.reports.send(report);
     }
 
-    /// Completes a runner's report with what only the service knows.
+    /// Completes a runner's report with the data that only the service has.
     fn pass_on(self: &Arc<Self>, report: Report) {
         let report = match report {
             // Without the file there is no report: the controller then asks for the inventory again
@@ -296,7 +296,7 @@ impl Service {
         self.turn(|daemon, now| daemon.handle_command(now, command));
     }
 
-    /// Changes the state machine, then executes all that follows.
+    /// Changes the state machine, then executes all resulting actions.
     fn turn(self: &Arc<Self>, change: impl FnOnce(&mut Daemon, anabranch_units::Instant)) {
         let mut orders = lock(&self.orders);
         let now = orders.now(Instant::now());
@@ -562,7 +562,7 @@ impl Service {
         let naming = Naming { attributes: file.attributes, replace: file.replace };
         let finish = || -> io::Result<Report> {
             let name = self.config.folder.name(&file.path)?;
-            // An empty file receives no data: it begins and ends here.
+            // An empty file receives no data, so it is created and finished at once.
             let known = if length == 0 { Some(self.begun(&name, 0)?) } else { self.existing(&name)? };
             let Some(known) = known else {
                 // The file was finished before, and the answer was lost.
@@ -669,8 +669,8 @@ impl Service {
         Ok(())
     }
 
-    /// Waits briefly for the attempt's runner: the controller tells all sites at once, and a near
-    /// site may connect before.
+    /// Waits briefly for the attempt's runner. The controller sends commands to all sites at once,
+    /// so a near site may connect before this site has installed the attempt.
     async fn runner_soon(&self, run: Run) -> Option<Arc<Runner>> {
         let look = || {
             let runners = lock(&self.runners);

@@ -1,7 +1,7 @@
 """Batches: the pieces in which a sweep runs, each one call of the binary.
 
-A batch is plain data, so that it can travel to another machine, and names all that its outcome
-depends on, so that its key can name that outcome in a cache. Read `Batch` and `execute` first.
+A batch is plain data, so that it can be sent to another machine. It contains all data on which its
+outcome depends, so that its key identifies the outcome in a cache. Read `Batch` and `execute` first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch_lab import binary as binaries
 KEY_FORMAT = 1
 #: Files of a run directory that every outcome has.
 RUN, ROWS = "run.json", "rows.jsonl"
-#: The exit code of the binary for input that is wrong, and for an interrupt.
+#: Exit codes of the binary for wrong input and for an interrupt.
 WRONG, INTERRUPTED = 2, 130
 
 
@@ -38,7 +38,7 @@ class ScenarioError(ValueError):
 
 
 class Stopped(Exception):
-    """A batch was stopped before it was whole."""
+    """A batch was stopped before it was complete."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Batch:
 
     @property
     def key(self) -> str:
-        """Names the outcome: equal keys, equal outcomes, whichever sweep they belong to."""
+        """Identify the outcome: batches with equal keys have equal outcomes, whichever sweep they belong to."""
         hasher = hashlib.blake2b(digest_size=20)
         parts = [KEY_FORMAT, self.text, *self.sets, self.seed, self.trials, self.tables, self.digest]
         for part in [*parts, *(f"{name}\0{_hash(data)}" for name, data in self.files)]:
@@ -86,12 +86,12 @@ class Batch:
 
 @functools.lru_cache(maxsize=64)
 def _hash(data: bytes) -> str:
-    """A file's hash, once for all batches of a sweep."""
+    """Return the hash of a file, computed once for all batches of a sweep."""
     return hashlib.blake2b(data).hexdigest()
 
 
 class Children:
-    """The processes that run now, so that one call ends them all."""
+    """The running child processes, so that one call ends all of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class Children:
         self._stopped = False
 
     def stop(self) -> None:
-        """End all, and let no other begin."""
+        """End all processes, and let no further process begin."""
         with self._lock:
             self._stopped = True
             for child in self._running:
@@ -112,7 +112,7 @@ class Children:
         Returns
         -------
         tuple[int, str]
-            Exit code, and what it said on stderr.
+            Exit code, and the text on stderr.
         """
         with self._lock:
             if self._stopped:
@@ -143,14 +143,14 @@ class Children:
 def execute(
     batch: Batch, binary: str | None = None, jobs: int | None = 1, children: Children | None = None
 ) -> dict[str, bytes]:
-    """Run a batch here.
+    """Run a batch on this machine.
 
     Parameters
     ----------
     batch
         Batch to run.
     binary
-        Path of the binary; if it is not here, as on another machine, a binary is searched for.
+        Path of the binary; if this machine does not have the file, another binary is searched for.
     jobs
         Threads of the binary; the number of processors if ``None``.
     children
@@ -196,7 +196,7 @@ def execute(
 
 
 def _binary(batch: Batch, binary: str | None) -> Path:
-    """Return a binary with the batch's digest: the named one, or else one found here."""
+    """Return a binary with the batch's digest: the named one, or else one found on this machine."""
     for named in (binary, None):
         try:
             found = binaries.find(named)

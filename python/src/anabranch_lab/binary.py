@@ -1,4 +1,4 @@
-"""Finds the ``anabranch`` binary and says which one it is.
+"""Finds the ``anabranch`` binary, its version and its hash.
 
 Leaves out: running it (`anabranch_lab.batches`). Read `find` first.
 """
@@ -47,7 +47,7 @@ class Binary:
 def find(binary: str | Path | None = None) -> Binary:
     """Find the binary.
 
-    In this order: the argument; ``ANABRANCH_BIN``; the one that the wheel carries;
+    In this order: the argument; ``ANABRANCH_BIN``; the one in the wheel;
     ``target/release/anabranch`` of a repository above the working directory or above this package;
     ``PATH``.
 

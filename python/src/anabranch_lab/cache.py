@@ -1,4 +1,4 @@
-"""Outcomes of batches, kept by content: a run of the same scenario, seed and binary is not run again.
+"""Cache of outcomes of batches, by content: the same scenario, seed and binary are not run again.
 
 A cache is a folder that may be deleted at any time. Read `Cache` first.
 """
@@ -23,8 +23,8 @@ class Cache:
     Parameters
     ----------
     folder
-        Where; ``ANABRANCH_LAB_CACHE``, else ``anabranch-lab`` in the user's cache folder, if left
-        out.
+        Path of the folder. If left out: ``ANABRANCH_LAB_CACHE``, else ``anabranch-lab`` in the user's
+        cache folder.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -38,7 +38,7 @@ class Cache:
         return self._folder / key[:2] / key[2:]
 
     def load(self, key: str) -> dict[str, bytes] | None:
-        """Read an outcome, as `anabranch_lab.batches.execute` gives it; ``None`` where there is none."""
+        """Read an outcome, as `anabranch_lab.batches.execute` gives it; ``None`` if it is not stored."""
         try:
             files = {file.name: file.read_bytes() for file in self.path(key).iterdir()}
         except (FileNotFoundError, NotADirectoryError):
@@ -46,7 +46,7 @@ class Cache:
         return files if RUN in files and ROWS in files else None
 
     def store(self, key: str, files: dict[str, bytes]) -> None:
-        """Keep an outcome, whole or not at all."""
+        """Store an outcome completely, or not at all."""
         target = self.path(key)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
@@ -54,7 +54,7 @@ class Cache:
             for name, data in files.items():
                 (scratch / name).write_bytes(data)
             scratch.chmod(0o755)
-            # Somebody else may have been faster; then theirs is as good.
+            # Another process may have stored the same outcome first. Both outcomes are equal.
             with contextlib.suppress(OSError):
                 scratch.rename(target)
         finally:

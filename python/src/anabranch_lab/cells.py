@@ -1,8 +1,8 @@
 """Harness of ``experiments/*/run.py``: the command line, cells and their rows, trials inside emulations, tables.
 
 A ``run.py`` declares an `Experiment`, its verbs with their options, its cells, and a function that
-measures one cell. Rows are appended to a CSV as soon as they are there, and cells that have rows
-are not measured again. Trials that the emulator does not trust are repeated.
+measures one cell. Rows are appended to a CSV as soon as they are measured, and cells that have
+rows are not measured again. Trials that the emulator does not trust are repeated.
 
 Standard library only: ``make test`` runs the experiments without the lab's environment, and each
 emulated trial starts this module in several sites. Verbs that draw or state intervals import the
@@ -33,7 +33,7 @@ from anabranch_lab.programs import Failed, Skipped
 from anabranch_lab.tree import ChangedTreeError, refuse_changes
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Emulations of one trial, until the emulator trusts one.
+#: Maximum number of emulations of one trial until the emulator trusts one.
 TRIES = 3
 
 Row = dict[str, Any]
@@ -82,7 +82,7 @@ def until_trusted(trial: Callable[[], Measured], tries: int = TRIES, retried: ty
     tries
         Largest number of tries.
     retried
-        Failures after which there is another try; others end the loop.
+        Failures after which the trial is repeated; any other failure ends the loop.
 
     Raises
     ------
@@ -149,11 +149,11 @@ class Option:
 
 
 def repeatable(choices: Collection[str], help: str | None = None) -> Option:
-    """Make an option that may be given several times, a choice each."""
+    """Make an option that may be given several times, with one choice each time."""
     return Option(help=help, choices=choices, repeats=True)
 
 
-#: The ``anabranch`` command. `Experiment.main` puts the path of a binary in its place.
+#: The ``anabranch`` command. `Experiment.main` replaces it by the path of a binary.
 BINARY = Option(help="the anabranch command; else ANABRANCH_BIN, else target/release, else PATH", kind=Path)
 #: The ``xtask`` command of the repository.
 XTASK = Option(ROOT / "target/release/xtask", "the xtask command")
@@ -165,10 +165,10 @@ def find_binary(given: Path | None) -> Path:
     Raises
     ------
     Failed
-        There is none.
+        No binary was found.
     """
     try:
-        # Trials run in other folders.
+        # An absolute path, because trials run in other folders.
         return find(given).path.resolve()
     except BinaryNotFoundError as error:
         raise Failed(str(error)) from None
@@ -209,7 +209,7 @@ class Emulation:
     result
         Value that the function in the site returned.
     untrusted_before
-        Number of emulations before it that were not trusted.
+        Number of earlier emulations of the trial that were not trusted.
     """
 
     network: Row
@@ -223,14 +223,14 @@ class Emulation:
         return found
 
     def transfer(self, size_bytes: int, link_mbps: float) -> Row:
-        """Return the figures of a transfer that `programs.timed` measured inside.
+        """Return the figures of a transfer that `programs.timed` measured inside the site.
 
         Parameters
         ----------
         size_bytes
             Number of bytes transferred.
         link_mbps
-            Rate of its narrowest link.
+            Rate of the narrowest link of the path.
         """
         goodput_mbps = 8.0 * size_bytes / self.result["took_s"] / 1e6
         return {
@@ -292,7 +292,7 @@ class Experiment:
         Parameters
         ----------
         document
-            Document below the repository's root; several calls name several.
+            Document below the repository's root; several calls name several documents.
         text
             Function that returns the document with the tables of the committed rows.
         """
@@ -318,7 +318,7 @@ class Experiment:
         return check
 
     def inside(self, function: Trial) -> Trial:
-        """Let a function run inside a site; it takes its task, and returns what goes into its result."""
+        """Register a function that runs inside a site; it takes its task, and returns the contents of its result."""
         self._functions[function.__name__] = function
         return function
 
@@ -334,8 +334,8 @@ class Experiment:
         label
             Name of both files; default: the function's name.
         task
-            Arguments of the function. ``folder`` and ``words``, the words behind its command, come
-            with them.
+            Arguments of the function. ``folder`` and ``words``, the words after its command, are added
+            to them.
         """
         path = folder / f"{label or function.__name__}.task"
         path.write_text(json.dumps({"folder": folder} | task, default=str))
@@ -371,7 +371,7 @@ class Experiment:
         programs
             Sites and command lines of programs that run in them.
         tries
-            Maximum number of emulations until one is trusted; with 0 untrusted ones count.
+            Maximum number of emulations until one is trusted; with 0, untrusted emulations count.
         prepare
             Function called before each emulation.
 
@@ -429,7 +429,7 @@ class Experiment:
         return 1
 
     def _run_inside(self, name: str, path: str, *words: str) -> int:
-        """Run a function in its site; its result appears whole."""
+        """Run a function in its site; the file of its result appears only once it is complete."""
         task = json.loads(Path(path).read_text())
         try:
             result = self._functions[name](task | {"words": list(words)})
@@ -458,7 +458,7 @@ def product(**axes: Iterable[Any]) -> Iterator[Row]:
 
 
 class Rows:
-    """The rows of an experiment: a CSV with columns that tell its cells apart.
+    """The rows of an experiment: a CSV with columns that identify its cells.
 
     Parameters
     ----------
@@ -486,11 +486,11 @@ class Rows:
         self.line_end, self.defaults = line_end, defaults or {}
 
     def read(self) -> list[dict[str, str]]:
-        """Return the rows as text; none where there is no file."""
+        """Return the rows as text; no rows if the file does not exist."""
         return read_csv(self.path, self.defaults)
 
     def cell(self, row: Mapping[str, Any]) -> tuple[object, ...]:
-        """Return what tells the row's cell from others."""
+        """Return the values that identify the row's cell."""
         return tuple(_canonical(row.get(column, "")) for column in self.key)
 
     def missing(self, cells: Iterable[Row]) -> list[Row]:
@@ -500,7 +500,7 @@ class Rows:
         return [cell for key, cell in by_key.items() if key not in done]
 
     def add(self, *rows: Row) -> None:
-        """Append rows at once, so that a cell that was broken off leaves none."""
+        """Append rows in one write, so that an interrupted cell leaves no row."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists():
             self.write(rows)
@@ -518,12 +518,12 @@ class Rows:
             file.write(text.getvalue())
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Put a file with these rows in the place of the old one, once it is whole."""
+        """Replace the file by one with these rows, once the new file is complete."""
         write_csv(self.path, rows, self.columns, self.line_end)
 
 
 def read_csv(path: Path, defaults: Mapping[str, str] | None = None) -> list[dict[str, str]]:
-    """Return the rows of a CSV as text; none where there is no file."""
+    """Return the rows of a CSV as text; no rows if the file does not exist."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -531,7 +531,7 @@ def read_csv(path: Path, defaults: Mapping[str, str] | None = None) -> list[dict
 
 
 def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = None, line_end: str = "\n") -> None:
-    """Write a CSV whole; its columns are the first row's if none are given.
+    """Write a complete CSV; its columns are the first row's if none are given.
 
     Raises
     ------
@@ -549,7 +549,7 @@ def write_csv(path: Path, rows: Iterable[Row], columns: Sequence[str] | None = N
 
 
 def write_expected(folder: Path, rows: Iterable[Row]) -> None:
-    """Write an experiment's ``expected.csv`` whole, and its hash."""
+    """Write an experiment's complete ``expected.csv``, and its hash."""
     write_csv(folder / records.EXPECTED, rows)
     records.write(folder)
 
@@ -584,7 +584,7 @@ def measure(
     jobs: int = 1,
     show: Callable[[list[Row]], str] = lambda rows: "\n".join(map(format_row, rows)),
 ) -> int:
-    """Measure the cells that have no row, and keep each row as soon as it is there.
+    """Measure the cells that have no row, and write each row as soon as it is measured.
 
     Parameters
     ----------
@@ -593,8 +593,8 @@ def measure(
     cells
         Cells to measure.
     function
-        Measures a cell: the figures of its row or rows, which follow the cell's own columns; none
-        for no row.
+        Function that measures a cell. It returns the figures of the cell's row or rows, which follow
+        the cell's columns; nothing for no row.
     jobs
         Number of cells measured at a time.
     show
@@ -639,7 +639,7 @@ def measure(
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Return rows by the values of some columns, in the order in which these appear."""
+    """Return rows by the values of some columns, in the order in which the values appear."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)
@@ -707,14 +707,14 @@ def filled(text: str, source: str, blocks: Mapping[str, str]) -> str:
 
 
 def commit(*paths: str, dirty: bool = False) -> str:
-    """Return the last commit that changed some files, or any; empty without git.
+    """Return the last commit that changed the given files, or any file; empty without git.
 
     Parameters
     ----------
     paths
         Files or folders, from the root of the repository.
     dirty
-        Twelve digits of the last commit, with a mark if the working tree differs from it.
+        Whether to return twelve digits of the last commit, with a mark if the working tree differs from it.
     """
     command = ["git", "log", "-1", "--format=%h", "--", *paths]
     if dirty:

@@ -37,14 +37,14 @@ COLUMNS = ("metric", "published", "ours", "tolerance", "source", "note")
 #: The columns of ``sample.csv``.
 SAMPLE_COLUMNS = ("metric", "ours")
 
-#: One number out of the means of a column along a swept setting; ``None`` where there is none such.
+#: Reductions of a column's means along a swept setting to a number; ``None`` if no value qualifies.
 ALONG = ("first_below", "stays_below", "min_of_means", "max_of_means", "largest_fall")
-#: One number out of a column's values.
+#: Reductions of a column's values to one number.
 REDUCE = ("mean", "median", "min", "max")
 
 
 class ClaimError(ValueError):
-    """A claim's files are not as they must be; the message has the place."""
+    """A claim's files are invalid; the message names the place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,14 +120,14 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """Points of somebody else's.
+    """Points that others published.
 
     Attributes
     ----------
     label
-        For the legend: who, and what the source is.
+        Text in the legend: the authors and the source.
     line
-        The value of the figure's ``line`` that they belong to.
+        The value of the figure's ``line`` to which the points belong.
     points
         Pairs of x and y.
     """
@@ -156,7 +156,7 @@ class Curve:
     where: dict[str, Any]
 
 
-#: The column that tells a figure's curves apart.
+#: The column that identifies a figure's curves.
 CURVE = "curve"
 
 
@@ -171,8 +171,8 @@ class Figure:
     table
         ``rows``, or ``series`` for the samples of a probe.
     curves
-        Sources of its lines: one for all values of ``line``, or one for each line, where ``line``
-        is `CURVE`.
+        Sources of its lines: one for all values of ``line``, or one for each line if ``line`` is
+        `CURVE`.
     x, y, line
         Names of columns.
     title, x_label, y_label, line_label
@@ -241,14 +241,14 @@ class Row:
     ours
         Our value of this run; ``None`` if there is none.
     tolerance
-        Distance that our value may have from the published: a number of the same unit, or a share
+        Distance that our value may have from the published value: a number of the same unit, or a share
         such as ``10%``.
     ok
         Whether our value is within the tolerance.
     note
         Source, remarks, and the difference from the last recorded value.
     own
-        Whether it is a goal or a bound of our own that nobody published.
+        Whether the metric is a goal or a bound of this project, without a published value.
     was_ok
         Whether the last recorded value is within the tolerance.
     recorded
@@ -268,7 +268,7 @@ class Row:
 
     @property
     def is_as_recorded(self) -> bool:
-        """Whether ours is what was recorded: runs are deterministic, so that any difference is a change."""
+        """Whether our value is the recorded one: runs are deterministic, so that any difference is a change."""
         return self.recorded in ("", shown(self.ours))
 
 
@@ -348,19 +348,19 @@ class Claim:
         return cls(name, title, folder, sweeps, metrics, figures, expected, sample=sample)
 
     def run(self, *, full: bool, **options: Any) -> dict[str, Result]:  # noqa: ANN401
-        """Run its sweeps.
+        """Run the claim's sweeps.
 
         Parameters
         ----------
         full
-            Everything rather than the sample.
+            Whether to make the full runs instead of the sample's.
         options
             As `anabranch_lab.sweep` has them: ``cluster``, ``binary``, ``jobs``, ``progress``.
 
         Returns
         -------
         dict[str, Result]
-            Their results by name.
+            Results by the names of the sweeps.
         """
         results = {}
         for name, one in self.sweeps.items():
@@ -377,7 +377,7 @@ def find(folder: str | Path | None = None) -> Path:
     Raises
     ------
     ClaimError
-        There is none.
+        No folder of claims was found.
     """
     if folder is not None:
         if not Path(folder).is_dir():
@@ -398,7 +398,7 @@ def read_all(folder: str | Path | None = None) -> dict[str, Claim]:
 def edited(folder: str | Path | None, names: Sequence[str] = ()) -> list[str]:
     """Return the edited records of all claims, or of those named, a line each.
 
-    It reads no claim, so that an edit that makes a record unreadable is told as an edit, too.
+    No claim is read, so that an edit that makes a record unreadable is reported as an edit, too.
     """
     plans = sorted(find(folder).glob(f"*/{PLAN}"))
     return [line for plan in plans if not names or plan.parent.name in names for line in records.edited(plan.parent)]
@@ -445,16 +445,16 @@ def check(claim: Claim, results: Mapping[str, Result], *, full: bool) -> list[Ro
 
 
 def record(claim: Claim, rows: Sequence[Row], *, full: bool) -> None:
-    """Write what was measured into ``expected.csv`` (column ``ours``) or ``sample.csv``, and the hashes of all records.
+    """Write the measured values to ``expected.csv`` (column ``ours``) or ``sample.csv``, and the hashes of all records.
 
     Parameters
     ----------
     claim
         The claim.
     rows
-        What `check` gave.
+        Rows that `check` returned.
     full
-        Whether that was everything, rather than the sample.
+        Whether the rows are of the full runs, not of the sample.
     """
     measured = {row.metric: shown(row.ours) for row in rows}
     with (claim.folder / (EXPECTED if full else SAMPLE)).open("w", encoding="utf-8", newline="") as file:

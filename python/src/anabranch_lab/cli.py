@@ -1,7 +1,7 @@
 """The command ``anabranch-lab``: list claims, run them, check them, draw them; write the numbers of documents.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done and all values as published, 1 a
-value is not or something failed, 2 wrong usage, 130 interrupted. Read `main` first.
+value is not as published or a step failed, 2 wrong usage, 130 interrupted. Read `main` first.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"anabranch-lab: {error}", file=sys.stderr)
         return WRONG
     except BrokenPipeError:
-        # The reader of our lines closed the pipe, as `head` does. Python flushes once more at its
-        # end; that goes to nowhere.
+        # The reader closed the pipe, as `head` does. Python flushes once more at its end, so stdout
+        # becomes the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
@@ -133,7 +133,7 @@ def _chosen(options: argparse.Namespace) -> list[Claim]:
 
 
 def _runnable(options: argparse.Namespace) -> list[Claim]:
-    """The chosen claims that run here; of the others the command is said."""
+    """Return the chosen claims that this package runs, and print the commands of the other chosen claims."""
     chosen = _chosen(options)
     for claim in chosen:
         if claim.command:
@@ -152,7 +152,7 @@ def _results(claim: Claim, options: argparse.Namespace) -> dict[str, Result]:
 
 
 def _console() -> Console:
-    """Tables keep their shape where stdout is no terminal."""
+    """Return a console on which tables keep their shape even if stdout is no terminal."""
     return Console() if sys.stdout.isatty() else Console(width=200)
 
 
@@ -170,7 +170,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _keep(claim: Claim, results: dict[str, Result], options: argparse.Namespace) -> Path:
-    """Write a run directory for each sweep; what this command wrote before gives way."""
+    """Write a run directory for each sweep, in place of earlier output of this command."""
     folder = Path(options.out) if options.out else claim.folder.parent.parent / "runs" / "lab"
     folder = folder / claim.name / ("full" if options.full else "sample")
     for name, result in results.items():
@@ -195,7 +195,7 @@ def _figures(options: argparse.Namespace) -> int:
             "--redraw: not with --full or --out: it draws the claim's own pictures from the points beside them"
         )
     for claim in _runnable(options):
-        # The claim's own pictures are of everything.
+        # The pictures in the claim's folder show the full runs.
         folder = claim.folder
         if not options.redraw:
             is_published = options.full and not options.out

@@ -1,6 +1,6 @@
-"""Numbers of documents that come from committed rows: each stands before a marker that says how it is computed.
+"""Numbers of documents that come from committed rows: each is followed by a marker that names its computation.
 
-A marker is a comment of Markdown behind the number: ``57 <!--= spray-p99 -->``. ``experiments/numbers.toml`` has for each
+A marker is a comment of Markdown after the number: ``57 <!--= spray-p99 -->``. ``experiments/numbers.toml`` has for each
 document the markers' names, with the file of the rows, an expression and a format. A table between the lines
 ``<!-- NAME: from ROWS -->`` and ``<!-- end of NAME -->`` is written by a ``run.py docs`` (`anabranch_lab.cells`). All other
 numbers of the README, of docs/results.md and of the experiments' READMEs are counted, and those beside a marker in the
@@ -30,7 +30,7 @@ from anabranch_lab.stats import interval
 #: A marked number, and its marker's name.
 MARKED = re.compile(r"(?P<number>-?[\d,]*\.?\d+) ?<!--= (?P<name>[a-z0-9-]+) -->")
 MARKER = re.compile(r"<!--=.*?-->", re.DOTALL)
-#: Text whose numbers are no figures, or come from rows by another way.
+#: Text whose numbers are no figures, or are checked against rows in another way.
 SKIPPED = re.compile(
     r"^<!-- (?P<name>[^:\n]+): from [^\n]*-->\n.*?^<!-- end of (?P=name) -->\n"
     r"|^ *```.*?^ *```\n|`[^`\n]*`|\]\([^)\n]*\)|<!--.*?-->|<[^>\n]+>",
@@ -38,7 +38,7 @@ SKIPPED = re.compile(
 )
 #: A number, also the second of ``5-10``; no part of a name such as ``ns-3`` or ``v8``.
 NUMBER = re.compile(r"(?<![\w.,#])(?<![^\W\d][-/])\d[\d,]*(?:\.\d+)?")
-#: Experiments whose README has all tables of ``run.py table``, and the words behind it.
+#: Experiments whose README has all tables of ``run.py table``, and that command's further words.
 TABLES = {
     "broker": (),
     "gather-fairness": ("--brief", "--rows", "experiments/gather-fairness/measured.csv"),
@@ -113,7 +113,7 @@ def value(expression: str, rows: pd.DataFrame) -> float:
     Raises
     ------
     MarkerError
-        It has other words, or no row or column is as it says.
+        The expression has other words, or names a row or column that does not exist.
 
     Examples
     --------
@@ -211,9 +211,9 @@ class Unmarked:
     Attributes
     ----------
     count
-        How many.
+        Number of such numbers.
     digest
-        Hash of them in order of size: a changed digit changes it, a moved sentence does not.
+        Hash of the sorted numbers: a changed digit changes the hash, a moved sentence does not.
     """
 
     count: int
@@ -221,7 +221,7 @@ class Unmarked:
 
     @classmethod
     def of(cls, text: str, generated: frozenset[str] = frozenset()) -> Unmarked:
-        """Count those of a document; lines of tables that a ``run.py table`` prints are left out.
+        """Count the unmarked numbers of a document; lines of tables that a ``run.py table`` prints are left out.
 
         Examples
         --------
@@ -236,7 +236,7 @@ class Unmarked:
 def counted(root: Path, path: Path) -> str:
     """Return the text of a document whose unmarked numbers are counted.
 
-    That is all of each of `documents`, and of the others the paragraphs that have a marker.
+    For each of `documents` this is the whole text, for other documents the paragraphs with a marker.
     """
     text = path.read_text(encoding="utf-8")
     if path in documents(root):
@@ -321,7 +321,7 @@ def faults(root: Path, generated: dict[str, frozenset[str]]) -> list[str]:
 
 
 def accept(root: Path, generated: dict[str, frozenset[str]]) -> list[str]:
-    """Write the list of unmarked numbers anew; return the documents that have more of them, and keep their line."""
+    """Rewrite the list of unmarked numbers; return the documents that have more of them than their line, which stays."""
     head = [line for line in (root / UNMARKED).read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     lines, grown = [], []
     for path in all_documents(root):

@@ -78,7 +78,7 @@ def draw(
     line_label: str = "{}",
     published: Sequence[Published] = (),
 ) -> Canvas:
-    """Draw the means of a column over the trials, with a band that holds nine of ten of them.
+    """Draw the means of a column over the trials, with a band that holds nine of ten trials.
 
     Parameters
     ----------
@@ -128,12 +128,12 @@ def points(rows: pd.DataFrame, x: str, y: str, line: str | None = None) -> pd.Da
 
 
 def _draw_points(table: pd.DataFrame, x: str, y: str, line: str | None, theme: str, labels: _Labels) -> Canvas:
-    """Draw what `points` gave."""
+    """Draw the points that `points` computed."""
     look = THEMES[theme]
     canvas, [[axes]] = panels(theme)
     values = list(dict.fromkeys(table[line])) if line else [None]
     colours = {value: look.lines[i % len(look.lines)] for i, value in enumerate(values)}
-    # Lines beyond the colours are dashed.
+    # If there are more lines than colours, further lines are dashed.
     styles = ("-", "--", ":")
     dashes = {value: styles[i // len(look.lines) % len(styles)] for i, value in enumerate(values)}
     for value, colour in colours.items():
@@ -169,7 +169,7 @@ def _draw_points(table: pd.DataFrame, x: str, y: str, line: str | None, theme: s
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     if table[x].dtype.kind in "iu":
-        # Half a server is none.
+        # Counts have whole ticks: half a server does not exist.
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     name_axes(axes, theme, title=labels.title, x=labels.x_label or x, y=labels.y_label or y)
     add_legend(canvas, theme)
@@ -220,7 +220,7 @@ def panels(
 
 
 def name_axes(axes: Axes, theme: str, *, title: str = "", x: str = "", y: str = "") -> None:
-    """Say what a plot and its axes are.
+    """Write the titles of a plot and of its axes.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def name_axes(axes: Axes, theme: str, *, title: str = "", x: str = "", y: str = 
     theme
         ``light`` or ``dark``.
     title, x, y
-        Above it, below it and beside it; nothing where empty.
+        Texts above, below and beside the plot; an empty text is left out.
     """
     ink = THEMES[theme].ink
     axes.set_title(title, color=ink, loc="left", fontsize=11, fontweight="bold")
@@ -238,16 +238,16 @@ def name_axes(axes: Axes, theme: str, *, title: str = "", x: str = "", y: str = 
 
 
 def add_legend(canvas: Canvas, theme: str, columns: int = 2) -> None:
-    """Put one legend of all plots below them, where it lies over no point.
+    """Put one legend of all plots below them, where it covers no point.
 
     Parameters
     ----------
     canvas
-        The figure; what several plots call the same is in the legend once.
+        The figure; a name that several plots use is in the legend once.
     theme
         ``light`` or ``dark``.
     columns
-        In how many columns.
+        Number of columns of the legend.
     """
     named: dict[str, Any] = {}
     for axes in canvas.axes:
@@ -348,7 +348,7 @@ def write_points(claim: Claim, results: Mapping[str, Result], folder: Path) -> l
 
 
 def draw_claim(claim: Claim, folder: Path) -> list[Path]:
-    """Draw all figures of a claim from their points, light and dark, as SVG and PNG. Nothing runs.
+    """Draw all figures of a claim from their points, light and dark, as SVG and PNG. No scenario runs.
 
     Parameters
     ----------

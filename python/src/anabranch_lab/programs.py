@@ -158,7 +158,8 @@ def timed(command: Sequence[object], seconds_max: float) -> dict[str, float]:
         The command failed, or took longer than `seconds_max`.
     """
     before, began = children_cpu_s(), time.monotonic()
-    # Bounded by `timeout`, as Python's own wait with a bound looks only twenty times a second.
+    # The program `timeout` limits the time, because Python's own wait with a limit polls only twenty
+    # times a second.
     words = ["timeout", str(seconds_max), *map(str, command)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return {"took_s": time.monotonic() - began, "cpu_s": children_cpu_s() - before}
@@ -232,11 +233,11 @@ def write_nginx(
     Parameters
     ----------
     conf
-        The file; the process number and the log go beside it.
+        The file; the process number and the log are written beside it.
     servers
-        A folder for each server, and what it listens on.
+        Folder of each server, and the addresses on which it listens.
     pair
-        Certificate and key, where a server listens with TLS.
+        Certificate and key, if a server listens with TLS.
     workers
         Worker processes.
 
@@ -276,7 +277,7 @@ def running(commands: Iterable[Sequence[object]], quiet: bool = False) -> Iterat
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback that nobody listens on now."""
+    """Return ports of the loopback on which no process listens now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -46,7 +46,7 @@ def write(folder: Path, names: Collection[str] | None = None) -> None:
     folder
         Folder of the records.
     names
-        Records whose hashes change, where there are hashes; all records if left out. Other lines stay.
+        Records whose hashes change, if the folder has hashes; all records if left out. Other lines stay.
     """
     path = folder / HASHES
     if names is not None and not path.is_file():
@@ -74,7 +74,7 @@ def _difference(found: str | None, known: str | None) -> str:
 
 
 def _has_values(folder: Path) -> bool:
-    """Return whether a folder without hashes has recorded values all the same."""
+    """Return whether a folder without hashes has recorded values nevertheless."""
     if not (folder / EXPECTED).is_file():
         return False
     with (folder / EXPECTED).open(encoding="utf-8", newline="") as file:

@@ -28,7 +28,7 @@ TABLES = ("flows", "coflows", "links", "series", "weeks")
 
 
 class NoTableError(LookupError):
-    """A table was asked for that the run did not keep."""
+    """A table was requested that the run did not keep."""
 
 
 class Result:
@@ -64,7 +64,7 @@ class Result:
         Raises
         ------
         NoTableError
-            The run kept none.
+            The run kept no flows.
         """
         return self._table("flows")
 
@@ -75,7 +75,7 @@ class Result:
         Raises
         ------
         NoTableError
-            The run kept none.
+            The run kept no coflows.
         """
         return self._table("coflows")
 
@@ -86,7 +86,7 @@ class Result:
         Raises
         ------
         NoTableError
-            The run kept none.
+            The run kept no links.
         """
         return self._table("links")
 
@@ -97,7 +97,7 @@ class Result:
         Raises
         ------
         NoTableError
-            The run kept none.
+            The run kept no series.
         """
         return self._table("series")
 
@@ -108,7 +108,7 @@ class Result:
         Raises
         ------
         NoTableError
-            The run kept none.
+            The run kept no weeks.
         """
         return self._table("weeks")
 
@@ -120,22 +120,22 @@ class Result:
         return frame(self._tables[name])
 
     def save(self, folder: str | Path) -> Result:
-        """Write everything into a new folder.
+        """Write rows, tables and description into a new folder.
 
         Parameters
         ----------
         folder
-            One that is not there, or is empty.
+            Folder that does not exist, or is empty.
 
         Returns
         -------
         Result
-            The same with that path. `read` gives it back.
+            The same result with the path of the folder, from which `read` reads it.
 
         Raises
         ------
         FileExistsError
-            Something is there.
+            The path exists and is no empty folder.
         """
         folder = Path(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -144,7 +144,7 @@ class Result:
         self.rows.to_parquet(folder / "rows.parquet", index=False)
         for name, table in self._tables.items():
             pq.write_table(table, folder / f"{name}.parquet")
-        # Last: a folder without it is a sweep that did not end.
+        # Written last: a folder without this file is of a sweep that did not end.
         (folder / SWEEP).write_text(json.dumps(self.about, indent=2) + "\n", encoding="utf-8")
         return Result(self.rows, self._tables, self.about, folder)
 
@@ -190,7 +190,7 @@ def facts(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_rows(data: bytes) -> list[dict[str, Any]]:
-    """Rows of a run directory, as they stand."""
+    """Rows of a run directory, as they are in its file."""
     return [json.loads(line) for line in data.splitlines() if line]
 
 
@@ -200,7 +200,7 @@ def parse_table(data: bytes) -> pa.Table:
 
 
 def tidy(table: pa.Table) -> pa.Table:
-    """Lead with what tells rows apart, count in signed numbers, and let a column without a value have no type."""
+    """Move identifying columns to the front, make counts signed, and remove the type of columns without a value."""
     table = table.select(_ordered(table.column_names, []))
     for at, name in enumerate(table.column_names):
         column = table.column(at)
@@ -212,7 +212,7 @@ def tidy(table: pa.Table) -> pa.Table:
 
 
 def _ordered(names: Iterable[str], swept: Iterable[str]) -> list[str]:
-    """Swept settings first (their names have a dot where they are not known), then trial, seed and workload."""
+    """Order columns: swept settings (if not in `swept`, names with a dot), then trial, seed and workload."""
     names = list(names)
     dotted = [name for name in names if "." in name]
     first = [name for name in dict.fromkeys([*swept, *dotted, "trial", "seed", "workload"]) if name in names]
@@ -220,7 +220,7 @@ def _ordered(names: Iterable[str], swept: Iterable[str]) -> list[str]:
 
 
 def rows_frame(rows: Sequence[dict[str, Any]], swept: Iterable[str]) -> pd.DataFrame:
-    """Make a data frame of rows: swept settings first, then trial, seed and workload, then the rest as it comes.
+    """Make a data frame of rows: swept settings first, then trial, seed and workload, then the others in order.
 
     Examples
     --------

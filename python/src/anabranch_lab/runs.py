@@ -1,7 +1,7 @@
 """Runs and sweeps: scenarios in, results out, here or on a Dask cluster.
 
-A sweep is cut into batches of some trials of one point. Each is a call of the binary, kept by
-content as soon as it is whole, so that a sweep that was stopped goes on where it was. Read `run`
+A sweep is cut into batches of some trials of one point. Each is a call of the binary, stored by
+content as soon as it is complete, so that a stopped sweep continues from there. Read `run`
 and `sweep` first.
 """
 
@@ -27,9 +27,10 @@ from anabranch_lab.cache import Cache
 from anabranch_lab.results import TABLES, Result, facts, parse_rows, parse_table, rows_frame
 from anabranch_lab.scenario import Scenario, inline
 
-#: Trials of a batch. Fixed, so that a sweep of more trials finds the batches of one of fewer.
+#: Trials of a batch. The number is fixed, so that a sweep of more trials can use the batches of a
+#: sweep of fewer trials.
 BATCH_TRIALS = 10
-#: The most points of a sweep, as in the binary.
+#: Maximum number of points of a sweep, as in the binary.
 POINTS_MAX = 10_000
 
 Outcome = dict[str, bytes]
@@ -126,7 +127,7 @@ def sweep(
 ) -> Result:
     """Run a scenario over all combinations of some settings, many times each, on this machine or on a cluster.
 
-    The rows and their order do not depend on the machines used: the point counts slowest, then the
+    The rows and their order do not depend on the machines used: the point changes slowest, then the
     trial. Ctrl-C ends the running trials; the same call later continues from there.
 
     Parameters
@@ -134,7 +135,7 @@ def sweep(
     scenario
         Scenario to run. Values that it sweeps itself are swept, too.
     over
-        Values by setting, as `Scenario.set` names it; the first counts slowest.
+        Values by setting, as `Scenario.set` names it; the first changes slowest.
     trials
         Number of runs of each combination; trial ``t`` has the scenario's seed plus ``t``.
     cluster
@@ -269,7 +270,7 @@ def _table(batches: Sequence[Batch], outcomes: Sequence[Outcome], name: str) -> 
 
 @contextlib.contextmanager
 def _bar(trials: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    """Yield what to call with the number of trials that are done now."""
+    """Yield a function to call with the number of further trials that are done."""
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda count: None
         return
@@ -294,7 +295,7 @@ def _processors() -> int:
 def _local(
     batches: Sequence[Batch], binary: binaries.Binary, jobs: int | None
 ) -> Generator[tuple[int, Outcome], None, None]:
-    """Run batches as processes of this machine. The threads here only wait for them."""
+    """Run batches as processes of this machine. The threads only wait for these processes."""
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs {jobs}: must be at least 1")
     children = Children()

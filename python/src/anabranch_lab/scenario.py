@@ -1,7 +1,7 @@
 """Scenarios for the simulator, written as TOML or in Python.
 
-The binary checks a scenario, not this module, which only carries it, changes settings and hashes
-it. The settings are the same as for ``anabranch simulate``. Read `Scenario` first.
+The binary checks a scenario. This module only stores it, changes its settings and hashes it. The
+settings are the same as for ``anabranch simulate``. Read `Scenario` first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scenario:
     name
         Name in the binary's messages.
     folder
-        Folder of the files that it names (a topology, a trace, a distribution of sizes). The
+        Folder of the files that the scenario names (a topology, a trace, a distribution of sizes). The
         working directory if left out.
 
     Raises
@@ -88,7 +88,7 @@ class Scenario:
         return cls(path.read_text(encoding="utf-8"), name=path.name, folder=path.parent)
 
     def set(self, settings: Mapping[str, Any]) -> Scenario:
-        """Give another scenario with some settings changed.
+        """Return a copy with some settings changed.
 
         Parameters
         ----------
@@ -99,12 +99,12 @@ class Scenario:
         Returns
         -------
         Scenario
-            This one with them.
+            The copy with these settings.
 
         Raises
         ------
         ValueError
-            A path leads nowhere.
+            A path leads to no setting.
         """
         other = copy.copy(self)
         other._table = copy.deepcopy(self._table)
@@ -121,7 +121,7 @@ class Scenario:
 
     @property
     def text(self) -> str:
-        """The TOML that it was made from, without what `set` changed."""
+        """The TOML from which the scenario was made, without the changes of `set`."""
         return self._text
 
     @property
@@ -141,7 +141,7 @@ class Scenario:
 
     @property
     def seed(self) -> int:
-        """The seed of its first trial; trial ``t`` runs with ``seed + t``."""
+        """The seed of the first trial; trial ``t`` runs with ``seed + t``."""
         seed = self._table.get("seed", 1)
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise ValueError(f"{self._name}: seed {seed!r}: must be a whole number")
@@ -149,15 +149,15 @@ class Scenario:
 
     @property
     def swept(self) -> dict[str, list[Any]]:
-        """The settings that it sweeps itself, with their values."""
+        """The settings that the scenario sweeps itself, with their values."""
         return copy.deepcopy(dict(self._table.get("sweep", {})))
 
     def to_toml(self) -> str:
-        """Write it as TOML, with what `set` changed."""
+        """Return the scenario as TOML, with the changes of `set`."""
         return tomli_w.dumps(self._table) if self._sets else self._text
 
     def files(self) -> dict[str, bytes]:
-        """Contents of the files that it names, by name: whatever text in it is the name of a file in its folder.
+        """Contents of the files that the scenario names, by name: any of its texts that names a file in its folder.
 
         Raises
         ------
@@ -175,7 +175,7 @@ class Scenario:
         return found
 
     def digest(self) -> str:
-        """Hash of everything that it says, the contents of named files included."""
+        """Hash of the whole scenario, the contents of named files included."""
         parts = [self._text, *self.sets]
         parts += [f"{name}\0{hashlib.blake2b(data).hexdigest()}" for name, data in self.files().items()]
         return hashlib.blake2b("\0\0".join(parts).encode(), digest_size=16).hexdigest()

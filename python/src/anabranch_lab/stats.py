@@ -37,7 +37,7 @@ def means(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataFr
     Returns
     -------
     pandas.DataFrame
-        A row for each point in the order in which they appear: ``by``, ``mean``, ``low``, ``high`` (not a number where
+        A row for each point in the order in which they appear: ``by``, ``mean``, ``low``, ``high`` (not a number if
         there is a single trial) and ``trials``.
 
     Examples
@@ -64,12 +64,12 @@ def interval(values: Iterable[float]) -> tuple[float, float]:
     Parameters
     ----------
     values
-        One for each trial.
+        One value for each trial.
 
     Returns
     -------
     tuple[float, float]
-        The mean, and half of the interval; not a number where there is a single trial.
+        The mean, and half of the interval; not a number if there is a single trial.
 
     Examples
     --------
@@ -101,7 +101,8 @@ def spread(rows: pd.DataFrame, column: str, by: str | Sequence[str]) -> pd.DataF
     -------
     pandas.DataFrame
         A row for each point in the order in which they appear: ``by``, ``mean``, ``low`` and ``high`` (the quantiles of 5 %
-        and 95 % of the trials, or the mean where it is beyond one) and ``trials``. Neither is beyond what a trial gave.
+        and 95 % of the trials, or the mean where it is beyond one) and ``trials``. Neither quantile is outside the range
+        of the trials.
 
     Examples
     --------

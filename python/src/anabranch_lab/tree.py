@@ -1,4 +1,4 @@
-"""The working tree behind published rows: rows of a changed tree name no commit that gives them again.
+"""The working tree behind published rows: no commit gives the rows of a changed tree again.
 
 Read `refuse_changes`.
 """
@@ -26,7 +26,7 @@ class ChangedTreeError(ValueError):
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return what git says; ``None`` outside a repository, and without git."""
+    """Return git's output; ``None`` outside a repository, and without git."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def changed_sources(root: Path) -> list[str]:
 
 
 def refuse_changes(path: Path) -> None:
-    """Refuse to write rows below ``experiments/`` while sources have changes. Other paths are free.
+    """Refuse to write rows below ``experiments/`` while sources have changes. Rows in other folders are not checked.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 //! `bench broker`: time and memory that a broker needs to assign its viewers, and the distance of
-//! its answer to the best one; compared with HiGHS.
+//! its answer to the optimum; compared with HiGHS.
 //!
-//! The markets come from `broker-proto`'s generator. Every market is searched in a process of its
-//! own, which reads it from its standard input and does nothing else, so that neither the generated
-//! world nor the round that led to the market is measured. With `--peer`, HiGHS solves exactly the
+//! The markets come from `broker-proto`'s generator. Every market is searched in a separate
+//! process, which only reads the market from its standard input. Neither the generated world nor
+//! the round that led to the market is therefore measured. With `--peer`, HiGHS solves exactly the
 //! same program in another process (`python/tests/oracle_highs.py`), in one thread. Read [`Row`]
 //! first.
 
@@ -74,8 +74,8 @@ struct SearchResult {
     unserved: u64,
     /// CPU time of the search alone, of the best turn.
     cpu_s: f64,
-    /// The most memory that the process ever held (`VmHWM`): the program's code, the market as it
-    /// was read and as it is kept, and all turns.
+    /// Peak memory of the process (`VmHWM`): the program's code, the market as it was read and as
+    /// it is stored, and all turns.
     rss_bytes: u64,
 }
 
@@ -84,15 +84,15 @@ struct SearchResult {
 struct Peer {
     name: String,
     version: String,
-    /// Cost of its best answer; `None` if it found no answer.
+    /// Cost of the peer's best answer; `None` if it found no answer.
     cost: Option<f64>,
     /// Gap by the peer's own bound; `None` if it has no answer or no bound.
     gap: Option<f64>,
-    /// CPU time to build its model and to solve it.
+    /// CPU time to build the peer's model and to solve it.
     cpu_s: f64,
-    /// The most memory that its process ever held, Python and the program as it was read among it.
+    /// Peak memory of the peer's process, with Python and the program as it was read.
     rss_bytes: u64,
-    /// Reason why it stopped, in its own words.
+    /// The peer's reason to stop, in its own words.
     ended: String,
 }
 
@@ -115,8 +115,8 @@ const fn bound(
     Bound { sessions, capacity, gap_max, cpu_s_max, rss_bytes_max }
 }
 
-/// The thesis's viewers, with its capacities and with a twentieth of them; and fifteen times as
-/// many.
+/// Bounds for the thesis's number of viewers, with its capacities and with a twentieth of them, and
+/// for fifteen times as many viewers.
 const BOUNDS: [Bound; 4] = [
     bound(33_400, 1.0, 1e-4, 0.2, Some(30_000_000)),
     bound(33_400, 0.05, 3e-3, 0.3, Some(30_000_000)),
@@ -124,7 +124,7 @@ const BOUNDS: [Bound; 4] = [
     bound(500_000, 0.05, 3e-3, 2.5, None),
 ];
 
-/// Missed bounds of a row, a line each.
+/// Missed bounds of a row, one line each.
 fn missed(row: &Row) -> Vec<String> {
     let is_its =
         |bound: &&Bound| bound.sessions == row.sessions && (bound.capacity - row.capacity).abs() < 1e-9;
@@ -148,7 +148,7 @@ fn missed(row: &Row) -> Vec<String> {
     missed
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// Errors: a process that fails, or a missed bound with `--check`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -206,7 +206,7 @@ fn cells(row: &Row) -> Vec<String> {
     cells
 }
 
-/// Draws a market and has it searched.
+/// Draws a market and starts a process that searches it.
 fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
     let shape = WorldShape { sessions, capacity, ..WorldShape::default() };
     let design: Arc<dyn Design> = Arc::new(Marketplace::default());
@@ -222,7 +222,7 @@ fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
         peer.arg(root.join("python/tests/oracle_highs.py"));
         peer.args(["--seconds", &args.peer_seconds.to_string()]);
         let said = String::from_utf8(output_of(&mut peer, &program)?)?;
-        // HiGHS prints its name first.
+        // HiGHS prints its name first, so the answer is in the last line.
         Ok(serde_json::from_str(said.lines().last().context("the peer says nothing")?)?)
     };
     Ok(Row {
@@ -236,7 +236,7 @@ fn measure(args: &Args, sessions: usize, capacity: f64) -> anyhow::Result<Row> {
     })
 }
 
-/// Searches the market that is read, in turns.
+/// Searches the market from `input`, in turns.
 fn search(input: impl Read, passes: u32, turns: usize) -> anyhow::Result<SearchResult> {
     let program: Program = serde_json::from_reader(BufReader::new(input))?;
     let market = Market::try_from(program)?;
@@ -244,7 +244,8 @@ fn search(input: impl Read, passes: u32, turns: usize) -> anyhow::Result<SearchR
     let mut cpu_s = f64::INFINITY;
     let mut last = None;
     for _ in 0..turns.max(1) {
-        // Two answers at once would count as memory of the search.
+        // The last answer is dropped first: two answers at once would count as memory of the
+        // search.
         drop(last.take());
         let start = thread_cpu_s();
         last = Some(optimiser.optimise(&market, None));
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_misses_is_said_by_name() {
+    fn missed_bounds_of_a_row_are_named() {
         assert!(missed(&row(33_400, 1.0, 0.9e-4, 0.19, 29_000_000)).is_empty());
         assert_eq!(
             missed(&row(33_400, 1.0, 1.1e-4, 0.21, 31_000_000)),
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_market_that_is_read_is_searched() {
+    fn market_from_the_input_is_searched() {
         let program = r#"{"unserved_cost": 40.0, "clusters": [[2000000, 1.0]], "places": [[[0, 0.5]]], "groups": [[0, 1000000, 3]]}"#;
         let found = search(program.as_bytes(), 20, 2).expect("it is a market");
         assert_eq!((found.cost, found.gap, found.unserved), (43.0, 0.0, 1));

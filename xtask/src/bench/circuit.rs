@@ -1,9 +1,9 @@
 //! `bench circuit`: schedulers of circuits on drawn demand: time of a decision, demand served, and
-//! its bound.
+//! the bound of the served demand.
 //!
 //! CPU time of this thread. All schedulers of one demand take turns. `parallel` plans all demand
-//! over several switches; the bytes that its circuits carry within the week count. Read [`Row`]
-//! first.
+//! over several switches. Of its plan, only the bytes that circuits carry within the week count.
+//! Read [`Row`] first.
 
 use anabranch_circuit_proto::parallel::{Switches, plan};
 use anabranch_circuit_proto::schedulers::ROTORS;
@@ -48,9 +48,10 @@ struct Row {
     scheduler: &'static str,
     demand: &'static str,
     racks: usize,
-    /// Circuit switches with a port of each rack. `opera`'s rotors share the rate of one.
+    /// Number of circuit switches with a port of each rack. `opera`'s rotors share the rate of one
+    /// switch.
     switches: usize,
-    /// Days of the week. `None` for `parallel`, whose ports turn alone.
+    /// Number of days in the week. `None` for `parallel`, whose ports turn independently.
     days: Option<usize>,
     decision_us: f64,
     /// Best time of the reference implementation, on another machine. `None` without one.
@@ -58,21 +59,22 @@ struct Row {
     demand_bytes: u64,
     served_bytes: u64,
     bound_bytes: u64,
-    /// True if the plan is days of one switch in one week, and the bound is theirs.
+    /// True if the plan consists of one switch's days in one week, for which the bound is valid.
     is_one_week: bool,
 }
 
-/// `refit` beside Eclipse on drawn demand: bytes served by the former for each byte of the latter.
+/// Comparison of `refit` with Eclipse on drawn demand: bytes served by `refit` per byte served by
+/// Eclipse.
 #[derive(serde::Serialize)]
 struct Comparison {
     draws: u64,
     ratio_mean: f64,
     ratio_min: f64,
-    /// Draws on which `refit` serves less by more than a ten-thousandth.
+    /// Number of draws on which `refit` serves at least a ten-thousandth less.
     below: usize,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// Errors: with `--check`, a bound that does not hold.
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -118,7 +120,8 @@ fn measure(name: &'static str, demand: &Demand) -> Vec<Row> {
     let (week, ports) = (bound::served_max(demand, &timing), bound::ports_max(demand, &timing));
     let call = |kind: &Kind| -> Box<dyn FnMut() + '_> {
         let kind = *kind;
-        // A new scheduler each time, because some keep knowledge of the last demand.
+        // Each call makes a new scheduler, because some schedulers keep knowledge of the last
+        // demand.
         Box::new(move || {
             std::hint::black_box(kind.scheduler().schedule(demand, &timing));
         })
@@ -150,7 +153,7 @@ fn peer_us(scheduler: &str, demand: &str, racks: usize) -> Option<f64> {
     found.filter(|_| scheduler == "solstice" && demand == "skewed").map(|(_, us)| *us)
 }
 
-/// All demand over `count` switches of a circuit's rate each.
+/// Measures a plan of all demand over `count` switches, each with a circuit's rate.
 fn measure_parallel(name: &'static str, demand: &Demand, count: usize) -> anyhow::Result<Row> {
     let timing = Timing::ETALON;
     let switches = Switches { count, rate: timing.circuit_rate, night: timing.night };
@@ -175,7 +178,8 @@ fn measure_parallel(name: &'static str, demand: &Demand, count: usize) -> anyhow
     })
 }
 
-/// Half of the draws are random, half skewed, with 2 to 60 MB for each of 8 to 32 racks.
+/// Compares `refit` with Eclipse. Half of the draws are random, half skewed, with 2 to 60 MB for
+/// each of 8 to 32 racks.
 fn compare(draws: u64) -> anyhow::Result<Comparison> {
     let timing = Timing::ETALON;
     let mut random = Seed::new(9).stream("draws", 0);

@@ -22,7 +22,7 @@ const SIZES_BYTES: [usize; 5] = [1500, 9000, 9216, 65_536, 1 << 20];
 const INPUTS: [usize; 4] = [2, 3, 4, 8];
 const OUTPUTS: [usize; 3] = [1, 2, 4];
 const ISA_L: &str = "libisal.so.2";
-/// The most inputs and outputs that it is called with.
+/// Maximum numbers of inputs and outputs with which ISA-L is called.
 const ISA_L_INPUTS: usize = 40;
 const ISA_L_OUTPUTS: usize = 10;
 
@@ -89,7 +89,7 @@ struct Cell {
     k: usize,
     outputs: usize,
     size_bytes: usize,
-    /// Input bytes per CPU second, 10^9 of them.
+    /// 10^9 input bytes per CPU second.
     gbytes_per_s: f64,
     /// Our kernel; null for a peer.
     kernel: Option<&'static str>,
@@ -97,8 +97,8 @@ struct Cell {
     peer: Option<&'static str>,
 }
 
-/// Inputs and outputs in one pool, each at a multiple of 64 bytes, none at another's distance of
-/// whole pages.
+/// Inputs and outputs in one pool. Each begins at a multiple of 64 bytes, and no two are whole
+/// pages apart.
 struct Buffers {
     pool: Vec<u8>,
     origin: usize,
@@ -138,13 +138,13 @@ fn coefficients(inputs: usize, outputs: usize) -> Vec<Vec<u8>> {
     (0..outputs).map(|o| (0..inputs).map(|i| cell(o, i)).collect()).collect()
 }
 
-/// Sums of products with coefficients already chosen: inputs to outputs.
+/// Computes outputs from inputs, as sums of products with coefficients that are already chosen.
 type Encoder<'a> = Box<dyn Fn(&[&[u8]], &mut [&mut [u8]]) + 'a>;
 
-/// Blocks from the coefficients of as many packets, and these.
+/// Recovers blocks from the coefficients of equally many packets, and from these packets.
 type Decoder<'a> = Box<dyn Fn(&[u8], &[&[u8]], &mut [&mut [u8]]) -> anyhow::Result<()> + 'a>;
 
-/// Intel's library, loaded while we run.
+/// Intel's library ISA-L, loaded at run time.
 struct IsaL(Library);
 
 impl IsaL {
@@ -227,11 +227,11 @@ impl IsaL {
     }
 }
 
-/// Share of ISA-L's speed that a cell must reach at least: two equal contenders differ by this much
-/// from turn to turn.
+/// Least share of ISA-L's speed that a cell must reach. Two equal contenders differ by up to the
+/// remaining 5 % from turn to turn.
 const GRAIN: f64 = 0.95;
 
-/// The least ratio to ISA-L that `cell` must reach.
+/// The least ratio to ISA-L's speed that `cell` must reach.
 fn ratio_min(cell: &Cell, kernel: Kernel, isa_l_minor: u32) -> f64 {
     let gfni = matches!(kernel, Kernel::Gfni512 | Kernel::Gfni256);
     match (cell.job, cell.k, cell.outputs, cell.size_bytes) {
@@ -249,7 +249,7 @@ fn isa_l_minor() -> anyhow::Result<u32> {
     minor.with_context(|| format!("version of {ISA_L}: its file is not called libisal.so.2.0.MINOR"))
 }
 
-/// Errors: cells that are slower than they must be.
+/// Checks the cells against ISA-L. Errors: cells that are slower than they must be.
 fn check(rows: &[Vec<Cell>], kernel: Kernel) -> anyhow::Result<()> {
     let minor = isa_l_minor()?;
     let slow: Vec<String> = rows
@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kernel_gets_through_a_short_measurement() {
+    fn every_kernel_completes_a_short_measurement() {
         for kernel in Kernel::available() {
             let args = Args {
                 peers: true,
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_cell_fails_the_check_by_name() {
+    fn check_names_a_slow_cell() {
         let cell = |gbytes_per_s, peer| Cell {
             job: "gf_dot",
             k: 2,

@@ -52,9 +52,9 @@ pub struct Args {
 /// agents.
 const EVERY: Duration = Duration::from_millis(100);
 const FLOWS_TOGETHER: usize = 100;
-/// The longest that a request may take.
+/// Maximum time of a request.
 const REPLY_MAX: Duration = Duration::from_secs(10);
-/// More than any flow has moved in the end.
+/// Size of every flow: more than any flow moves during the benchmark.
 const SIZE_BYTES: u64 = 1 << 40;
 
 /// Runs the benchmark.
@@ -77,7 +77,7 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<()> {
     let mut made = anabranch();
     made.args(["keys", "--operators", "operator", "--hosts", &names.join(","), "--out"]).arg(&keys);
     ensure!(made.stdout(Stdio::null()).stderr(Stdio::null()).status()?.success(), "no keys");
-    // Made-up hosts of this one machine.
+    // The hosts' addresses are invented. All agents run on this machine.
     let host = |host: u16| format!("[[host]]\nname = \"h{host}\"\naddresses = [\"10.9.0.{}\"]\n", host + 1);
     std::fs::write(folder.join("hosts.toml"), (0..args.hosts).map(host).collect::<String>())?;
     let mut coordinator = anabranch();
@@ -99,7 +99,7 @@ fn measure(args: &Args, folder: &Path) -> anyhow::Result<()> {
     outcome
 }
 
-/// An agent's part.
+/// State of one simulated agent.
 struct Agent {
     client: Client,
     name: String,
@@ -112,7 +112,7 @@ impl Agent {
     fn begin(&mut self, args: &Args) -> Report {
         let (host, number) = (u32::from(self.host), self.begun);
         self.begun += 1;
-        // Coflows span hosts; flows go around.
+        // A coflow has flows of all hosts. The flows of one host end at all other hosts in turn.
         let coflow = format!("t{}", (number * u32::from(args.hosts) + host) / args.coflow_flows);
         let to = (host + 1 + number % (u32::from(args.hosts) - 1)) % u32::from(args.hosts);
         let end = |host: u32, port: u32| SocketAddr::from(([10, 9, 0, host as u8 + 1], port as u16));

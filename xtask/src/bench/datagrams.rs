@@ -36,11 +36,11 @@ pub struct Args {
     json: bool,
 }
 
-/// UDP payloads: one that every path carries, a full Ethernet frame's over IPv6, and a jumbo
-/// frame's.
+/// Sizes of UDP payloads in bytes: one that every path carries, one that fills an Ethernet frame
+/// over IPv6, and one that fills a jumbo frame.
 const SIZES: [usize; 3] = [1_200, 1_452, 8_952];
-/// Bytes sent before the receiver must have read some of them. Well below the buffer's size,
-/// because the kernel charges a datagram for more than its bytes.
+/// Maximum number of bytes that are sent and not yet read by the receiver. It is well below the
+/// buffer's size, because the kernel charges a datagram for more than its bytes.
 const UNDER_WAY_BYTES: u64 = 2_000_000;
 const BUFFER: ByteCount = ByteCount::mib(8);
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -74,7 +74,7 @@ struct AeadSpeed {
     open_gbytes_per_cpu_s: f64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut kinds = Vec::new();
     for size in SIZES {
@@ -213,7 +213,7 @@ async fn send(
         let began = Instant::now();
         while sent - received_bytes.load(Ordering::Acquire) > UNDER_WAY_BYTES {
             ensure!(began.elapsed() < PATIENCE, "datagrams were dropped on loopback");
-            // The runtime's own timers have a grain of a millisecond; nothing else runs on this
+            // The runtime's timers have a resolution of a millisecond. No other work runs on this
             // thread.
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -272,7 +272,7 @@ fn receive(
 /// Number of datagrams that are sealed, or sealed and opened, in one timed call.
 const ALONE_TOGETHER: usize = 32;
 
-/// The AEADs without sockets.
+/// Measures the AEADs without sockets.
 fn alone(seconds: f64) -> Vec<AeadSpeed> {
     let cells: Vec<(Aead, usize)> =
         AEADS.into_iter().flat_map(|aead| SIZES.map(|size| (aead, size))).collect();

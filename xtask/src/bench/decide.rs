@@ -1,7 +1,7 @@
 //! `bench decide`: the time of one decision of Flow Chasing, for growing numbers of flows.
 //!
-//! Measures CPU time of this thread. There are coflows of a hundred flows between random ports of
-//! one switch; then one more flow arrives and all rates are computed again; then one flow
+//! Measures CPU time of this thread. Initially there are coflows of a hundred flows between random
+//! ports of one switch. Then one more flow arrives, and all rates are computed again. Then one flow
 //! completes. Read [`Row`] first.
 
 use anabranch_fluid::{ActiveFlows, Allocator, CoflowId, FlowId, Network};
@@ -39,9 +39,9 @@ struct Row {
     completion_ms: f64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
-/// Errors: a decision takes longer than it may.
+/// Errors: a decision takes longer than `--assert-ms` allows.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let mut coflows = args.coflows;

@@ -1,8 +1,8 @@
-//! `bench faults`: how many schedules of faults a second, and how much simulated time in CPU time,
-//! each system's fault tests run.
+//! `bench faults`: schedules of faults per second, and simulated time per CPU time, of each
+//! system's fault tests.
 //!
-//! A violation ends it, with the seed. Leaves out: the schedules (`tests/faults` of each `-proto`
-//! room). Read [`run`] first.
+//! A violation ends the benchmark, with the seed. Leaves out: the schedules (`tests/faults` of each
+//! `-proto` room). Read [`run`] first.
 
 use anyhow::{Context as _, bail};
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ pub struct Args {
     first: u64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// Errors: a schedule that fails; tests that cannot be built.
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -52,11 +52,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// CPU time of the programs that this one has started and that have ended: `cutime` and `cstime` of
-/// proc_pid_stat(5).
+/// CPU time of the processes that this process has started and that have ended: `cutime` and
+/// `cstime` of proc_pid_stat(5).
 fn children_cpu_s() -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Fields after the name, which ends with the last parenthesis: these are 16 and 17.
+    // Fields after the name, which ends with the last parenthesis. `cutime` and `cstime` are fields
+    // 16 and 17.
     let fields =
         stat.rsplit_once(')').context("a name in parentheses")?.1.split_whitespace().skip(13).take(2);
     let ticks = fields.map(str::parse::<u64>).sum::<Result<u64, _>>()?;

@@ -39,14 +39,14 @@ enum Part {
     Failures,
 }
 
-/// Nights, in microseconds.
+/// Nights (times without circuits while a switch turns), in microseconds.
 const NIGHTS_US: [u64; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
 const SWITCHES: [usize; 4] = [1, 2, 4, 8];
 /// Rate of a circuit.
 const RATE: BitRate = BitRate::gbps(400);
 /// Bytes that each host sends in a phase.
 const HOST_BYTES: ByteCount = ByteCount::new(1_000_000_000);
-/// Most milliseconds of CPU time for the answer to one failure.
+/// Maximum CPU time of the answer to one failure, in milliseconds.
 const ANSWER_MS_MAX: f64 = 100.0;
 /// Hosts of the jobs.
 const JOB_HOSTS: usize = 64;
@@ -60,7 +60,7 @@ struct ParallelRow {
     night_us: u64,
     bound_s: f64,
     ours_s: f64,
-    /// Makespan of a plan as Spectra makes it.
+    /// Makespan of the plan that Spectra makes, in seconds.
     peer_s: f64,
     plan_ms: f64,
 }
@@ -95,16 +95,17 @@ struct FailureRow {
     singles_survived: u64,
     pairs: u64,
     pairs_survived: u64,
-    /// Slowest answer to one failure.
+    /// CPU time of the slowest answer to one failure, in milliseconds.
     answer_ms_max: f64,
-    /// Makespan after one failure over the makespan without, of those survived.
+    /// Makespan after one failure over the makespan without a failure, for the failures that the
+    /// job survives.
     slowdown_mean: f64,
     slowdown_max: f64,
 }
 
-/// Runs it, with one JSON object for each row.
+/// Runs the benchmark, and prints one JSON object for each row.
 ///
-/// Errors: with `--check`, a law that does not hold.
+/// Errors: with `--check`, an answer that takes too long, or a plan that is worse than staying.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let is_wanted = |part: Part| args.only.is_none_or(|only| only == part);
     let mut hosts = 32;

@@ -3,7 +3,7 @@
 //!
 //! One process draws and solves one instance, so its peak memory is the instance's. With `--peer`
 //! HiGHS solves the same program in path form, in one thread. Rows of plans are [`plans::Row`];
-//! [`control`] has further ones. Read [`Args`] first.
+//! [`control`] has the rows of local control. Read [`Args`] first.
 
 mod control;
 mod peer;
@@ -55,7 +55,7 @@ impl Args {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// Errors: a process that fails, a plan that breaks a constraint, or a missed bound with `--check`.
 pub fn run(args: &Args) -> anyhow::Result<()> {

@@ -35,9 +35,9 @@ struct Row {
     us_for_each: f64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
-/// Errors: a mechanism that does not work here; no network namespace.
+/// Errors: a mechanism that does not work on this machine; no network namespace.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let rows = std::thread::scope(|scope| scope.spawn(|| measure(args)).join());
     let rows = rows.map_err(|_| anyhow::anyhow!("the measuring thread panicked"))??;
@@ -118,7 +118,7 @@ fn check(results: Vec<Result<(), PaceError>>) -> Result<(), PaceError> {
     results.into_iter().collect()
 }
 
-/// Microseconds for each flow of a first change, which finds it too.
+/// Microseconds per flow for a first change, which also looks up the flow.
 fn first(
     flows: &[FlowKey],
     set: impl FnOnce(&[(FlowKey, Limit)]) -> Vec<Result<(), PaceError>>,
@@ -129,8 +129,8 @@ fn first(
     Ok(1e6 * start.elapsed().as_secs_f64() / flows.len() as f64)
 }
 
-/// Microseconds for each of `count` flows in the best of the turns; every flow has a different
-/// rate.
+/// Microseconds per flow for each of `count` flows in the best of the turns. Every flow has a
+/// different rate.
 fn best<E: Into<anyhow::Error>>(
     args: &Args,
     count: usize,

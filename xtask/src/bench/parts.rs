@@ -1,5 +1,5 @@
-//! Speed of this machine at the single parts of `replicate`'s work; [`super::relay`] explains its
-//! CPU seconds with them. Read [`Parts`].
+//! Speed of this machine at the single parts of `replicate`'s work. [`super::relay`] attributes its
+//! CPU seconds to these parts. Read [`Parts`].
 
 use super::best_seconds;
 use anabranch_codes::kernel_in_use;
@@ -13,13 +13,13 @@ use std::io::{Read as _, Write as _};
 /// CPU time that each part gets.
 const SECONDS: f64 = 0.2;
 
-/// CPU seconds for each byte.
+/// CPU seconds per byte of each part.
 pub struct Parts {
     /// rustls: plain bytes in, records out.
     pub seal_s: f64,
     /// rustls: records in, plain bytes out.
     pub open_s: f64,
-    /// A sum of two symbols, for each byte of both.
+    /// A sum of two symbols, per byte of both.
     pub xor_s: f64,
     /// BLAKE3, one thread.
     pub blake3_s: f64,
@@ -44,12 +44,12 @@ impl std::fmt::Display for Parts {
 }
 
 impl Parts {
-    /// Measures them with symbols of this length.
+    /// Measures all parts with symbols of this length.
     ///
     /// Errors: keys that cannot be made.
     pub fn measure(symbol_bytes: u32) -> anyhow::Result<Self> {
         let length = symbol_bytes as usize;
-        // Larger than the caches together: in a relay every symbol is a new one.
+        // More data than all caches hold, because a relay never finds a symbol in a cache.
         let count = (32 << 20) / length.max(1) + 2;
         let symbols: Vec<Vec<u8>> = (0..count).map(|i| vec![i as u8; length]).collect();
         let (client, server) = connection()?;
@@ -98,7 +98,8 @@ anabranch_net::system! {
     };
 }
 
-/// A client's and a server's end, as two sites have them, before the handshake.
+/// The client's and the server's end of a TLS connection as two sites have them, before the
+/// handshake.
 fn connection() -> anyhow::Result<(ClientConnection, ServerConnection)> {
     let set = make_set(&SetRequest {
         system: BENCH,
@@ -125,7 +126,7 @@ fn connection() -> anyhow::Result<(ClientConnection, ServerConnection)> {
     Ok((client, ServerConnection::new(b.server_config()?)?))
 }
 
-/// CPU seconds for each byte sealed by one end and opened by the other, in memory.
+/// CPU seconds per byte for sealing at one end and for opening at the other end, in memory.
 fn tls(
     mut client: ClientConnection,
     mut server: ServerConnection,

@@ -1,8 +1,9 @@
-//! `bench plans`: how near to the min-cut plans come on random networks of unlike capacities, and
-//! what planning costs.
+//! `bench plans`: rates of plans compared with the min-cut on random networks of unequal
+//! capacities, and the cost of planning.
 //!
-//! Instances are of `replicate-proto`'s generator ([`unlike_network`]). Every plan is checked: no
-//! link above its capacity, every destination decodes. CPU time of this thread. Read [`Row`] first.
+//! The instances come from `replicate-proto`'s generator ([`unlike_network`]). Every plan is
+//! checked: no link is above its capacity, and every destination decodes. CPU time of this thread.
+//! Read [`Row`] first.
 
 use super::thread_cpu_s;
 use anabranch_replicate_proto::plan::survey::unlike_network;
@@ -32,9 +33,9 @@ pub struct Args {
     json: bool,
 }
 
-/// The least share of the min-cut that `auto` reaches, unless the row names a cause.
+/// Least share of the min-cut that `auto` must reach, unless the row names a cause.
 const SHARE_MIN: f64 = 0.99;
-/// The longest time of one choice by `auto`: people wait for it.
+/// Maximum CPU time of one choice by `auto`, in seconds: people wait for it.
 const CPU_S_MAX: f64 = 1.0;
 
 /// Plan of one scheme for one network.
@@ -47,12 +48,12 @@ struct Row {
     min_cut_bps: u64,
     /// `auto`, or a scheme's name.
     scheme: String,
-    /// The scheme that `auto` took.
+    /// The scheme that `auto` chose.
     took: Scheme,
     rate_bps: u64,
     /// Rate over min-cut.
     share: f64,
-    /// The most streams of a group, and all flows of the plan.
+    /// Largest number of streams of a group, and number of flows of the plan.
     streams: u16,
     flows: usize,
     /// Cause of a share of `auto` below [`SHARE_MIN`]; `None` if the share is large enough or no
@@ -61,10 +62,10 @@ struct Row {
     cpu_s: f64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
-/// Errors: a plan that breaks an invariant; with `--check` a rate without a cause, or a plan that
-/// took too long.
+/// Errors: a plan that breaks an invariant; with `--check`, a rate below the share without a known
+/// cause, or a plan that took too long.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for instance in args.first..args.first + args.instances {
@@ -137,7 +138,7 @@ fn plan(seed: Seed, instance: u64) -> anyhow::Result<[Row; 2]> {
     Ok([auto, coded])
 }
 
-/// Prints how each scheme fares over all rows.
+/// Prints a summary of each scheme over all rows.
 fn summarise(rows: &[Row]) {
     let mut table = comfy_table::Table::new();
     table.load_preset(comfy_table::presets::NOTHING);

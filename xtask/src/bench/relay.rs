@@ -6,12 +6,12 @@
 //! machine's cores, so the wall time means little and is not reported as a rate; bytes per CPU
 //! second of one role are the rate that it reaches with a core to itself.
 //!
-//! How the time divides into parts: the kernel's share is measured. The time of TLS, coding and
-//! hashing is computed from the bytes that the role handles in them ([`ROLES`]) and from this
-//! machine's speed at each of them alone, measured in the same run ([`Parts`]). The remainder is
+//! Division of the time into parts: the kernel's share is measured. The time of TLS, coding and
+//! hashing is computed from the bytes that the role handles in each of them ([`ROLES`]) and from
+//! this machine's speed at each part alone, measured in the same run ([`Parts`]). The remainder is
 //! copies, locks, allocation and the runtime. (A remainder of a few hundredths below 0 comes from
 //! the clock's resolution, and from parts that run faster together than alone.) A sampling profiler
-//! is not used: on a virtual machine whose timer ticks come late and in bursts, two runs of one
+//! is not used: on a virtual machine whose timer ticks are late and in bursts, two runs of one
 //! profiler gave 4 % and 50 % to the same function.
 
 use super::parts::Parts;
@@ -59,7 +59,7 @@ struct Row {
     xxh3_s: f64,
     /// Remainder of `cpu_s` after the parts above.
     rest_s: f64,
-    /// Bytes in and out together.
+    /// 10^9 bytes in and out together, per CPU second.
     gbytes_per_cpu_s: f64,
     rss_max_bytes: u64,
 }
@@ -72,8 +72,8 @@ struct Role {
     out: u64,
     /// Input of sums.
     coded: u64,
-    /// Input of BLAKE3. A source hashes every piece, and derives the file's hash from these; a
-    /// destination hashes pieces as they arrive and, at the end, the file as it lies on the disk.
+    /// Input of BLAKE3. A source hashes every piece, and derives the file's hash from the pieces'
+    /// hashes. A destination hashes pieces as they arrive and, at the end, the file on the disk.
     blake3: u64,
 }
 
@@ -102,7 +102,7 @@ impl Drop for Daemons {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut binaries = args.binaries.clone();
     if binaries.is_empty() {
@@ -218,7 +218,7 @@ fn measure(args: &Args, binary: &Path, folder: &Path, parts: &Parts) -> anyhow::
         std::fs::create_dir(folder.join(role.site))?;
     }
     write_file(&folder.join("s/file.bin"), size)?;
-    // Ports: the first free one tells where to look for eight in a row.
+    // The first free port is the first of eight consecutive ports.
     let base = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().min(60_000);
     let controller = format!("127.0.0.1:{base}");
     let start = |words: &[&str], log: &str| -> anyhow::Result<Child> {
@@ -285,12 +285,12 @@ fn write_file(path: &Path, size: u64) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-/// CPU seconds, the program's own and the kernel's, and the largest resident memory of a process so
+/// CPU seconds of a process, the program's own and the kernel's, and its peak resident memory so
 /// far.
 pub(super) fn usage(pid: u32) -> anyhow::Result<(f64, f64, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Fields after the name, which may contain anything but ends with the last parenthesis: utime
-    // and stime are 14 and 15.
+    // Fields after the name. The name may contain any character but ends with the last parenthesis.
+    // `utime` and `stime` are fields 14 and 15.
     let fields: Vec<&str> =
         stat.rsplit_once(')').context("a name in parentheses")?.1.split_whitespace().collect();
     let seconds = |ticks: &str| {

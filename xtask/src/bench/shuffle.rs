@@ -35,7 +35,7 @@ pub struct Args {
     median_ms_max: Option<f64>,
 }
 
-/// The longest that a limit is waited for.
+/// Maximum wait for a limit.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Runs the benchmark in a new network namespace.
@@ -54,12 +54,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Processes that end with this.
+/// Child processes that are killed when this value is dropped.
 struct ChildProcesses(Vec<Child>);
 
 impl Drop for ChildProcesses {
     fn drop(&mut self) {
-        // Agents first, so that they can say that they go.
+        // The agents started last, so they are killed before the coordinator.
         while let Some(mut child) = self.0.pop() {
             let _ = child.kill();
             let _ = child.wait();

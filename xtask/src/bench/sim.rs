@@ -59,14 +59,14 @@ struct Row {
     cpu_s: f64,
     hops_per_cpu_s: f64,
     events_per_cpu_s: f64,
-    /// Most memory that the process held.
+    /// Peak memory of the process.
     rss_bytes: u64,
-    /// Most packets that were in the network at a look.
+    /// Largest number of packets in the network at any step.
     packets_live_max: u64,
-    /// Memory of one packet in the network.
+    /// Memory of one packet in the network, in bytes.
     bytes_per_live_packet: usize,
-    /// Memory of one connection, both ends and its row of statistics, beyond the memory of the
-    /// network; only with `IDLE`.
+    /// Memory of one connection in bytes, with both ends and its row of statistics, without the
+    /// memory of the network; only with `IDLE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_idle_flow: Option<u64>,
     event_hash: String,
@@ -91,9 +91,9 @@ const SPRAY_SHARE_MIN: f64 = 0.5;
 const CIRCUIT_SHARE_MIN: f64 = 0.5;
 const MSS_BYTES: u64 = 1_460;
 
-/// Runs it.
+/// Runs the benchmark.
 ///
-/// Errors: an unknown scenario, a missed target with `--check`.
+/// Errors: an unknown scenario; with `--check`, a missed target.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(one) = &args.one {
         println!("{}", serde_json::to_string(&measure(one)?)?);
@@ -170,8 +170,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the targets that the row misses: on 128 hosts as much delivered as htsim and ns-3
-/// deliver, and the speed that we want.
+/// Returns the targets that the row misses: on 128 hosts the number of packets that htsim and ns-3
+/// deliver, and the target speed.
 fn check(row: &Row) -> Vec<String> {
     let mut missed = Vec::new();
     let mut expect = |good: bool, what: String| {
@@ -192,7 +192,7 @@ fn check(row: &Row) -> Vec<String> {
         );
     }
     let least = if row.hosts <= 128 { 6e6 } else { 4e6 };
-    // With a circuit switch the speed is compared with the speed of another scenario.
+    // With a circuit switch, the speed is compared with the speed of `NB5`.
     expect(
         row.scenario == "CIRCUIT" || row.hops_per_cpu_s >= least,
         format!("{:.2} M hops per CPU second: at least {}", row.hops_per_cpu_s / 1e6, least / 1e6),
@@ -269,7 +269,7 @@ fn measure(name: &str) -> anyhow::Result<Row> {
     timed(name, Simulation::with_traffic(&plan, 1, traffic), delivered)
 }
 
-/// Runs it to its end, and takes the time.
+/// Runs a simulation to its end, and measures its CPU time.
 fn timed(
     name: &str,
     mut simulation: Simulation<'_>,
@@ -301,7 +301,7 @@ fn timed(
     })
 }
 
-/// Flows of an application on a fabric with many paths, with or without a layer.
+/// Measures the flows of an application on a fabric with many paths, with or without a layer.
 fn measure_web_search(name: &str, spread: &str, layer: &str) -> anyhow::Result<Row> {
     let scenario = format!(
         r#"
@@ -342,7 +342,7 @@ fn measure_web_search(name: &str, spread: &str, layer: &str) -> anyhow::Result<R
     timed(name, Simulation::new(&plan, 1)?, delivered)
 }
 
-/// Endless flows between racks, over circuits and a packet network.
+/// Measures endless flows between racks, over circuits and a packet network.
 fn measure_circuit(name: &str) -> anyhow::Result<Row> {
     let scenario = format!(
         r#"
@@ -378,7 +378,7 @@ fn measure_circuit(name: &str) -> anyhow::Result<Row> {
     timed(name, Simulation::new(&plan, 1)?, delivered)
 }
 
-/// Connections that have nothing left to do.
+/// Measures the memory of connections that have nothing left to send.
 fn measure_idle() -> anyhow::Result<Row> {
     const SERVERS: u64 = 1_024;
     const CLIENTS: u64 = 20;
@@ -391,7 +391,8 @@ fn measure_idle() -> anyhow::Result<Row> {
     let row =
         timed("IDLE", simulation, |s| s.traffic().flows().iter().map(|flow| flow.delivered_bytes).sum())?;
     ensure!(row.delivered == SERVERS * CLIENTS, "{} connections moved a byte", row.delivered);
-    // The packets of the handshakes come and go; the arena that held them all at once stays.
+    // The packets of the handshakes are freed, but the arena keeps the memory that held all of them
+    // at once.
     let packets = row.packets_live_max * row.bytes_per_live_packet as u64;
     let flows = row.rss_bytes.saturating_sub(before + packets);
     Ok(Row { bytes_per_idle_flow: Some(flows / (SERVERS * CLIENTS)), ..row })
@@ -401,8 +402,7 @@ fn measure_idle() -> anyhow::Result<Row> {
 mod tests {
     use super::*;
 
-    /// A setting that the simulator no longer took had made the whole benchmark stop at its first
-    /// line.
+    /// A setting that the simulator does not know would stop the whole benchmark at its first line.
     #[test]
     fn each_scenario_runs_on_a_small_tree() {
         for name in ["NB5@4", "HASH10@4", "CIRCUIT"] {

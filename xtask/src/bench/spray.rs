@@ -30,7 +30,7 @@ pub struct Args {
 
 /// Data of a packet that TCP sends over a tunnel of 1,500 bytes.
 const PACKET_BYTES: usize = 1_400;
-/// The round trip of Figures 11 to 13 without queues, beside which times are shown.
+/// Round trip of Figures 11 to 13 without queues, to which times are compared, in microseconds.
 const RTT_US: f64 = 4_000.0;
 
 /// CPU time for a unit.
@@ -42,15 +42,15 @@ struct Row {
     receive_us: f64,
     /// Additional time for one parity at the sender.
     encode_us: f64,
-    /// Additional time where a parity restores a packet.
+    /// Additional time at the receiver if a parity restores a packet.
     decode_us: f64,
-    /// Sum of both, as a share of a round trip of 4 ms.
+    /// Sum of `encode_us` and `decode_us`, as a share of a round trip of 4 ms.
     rtt_share: f64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
-/// Errors: a packet that does not come.
+/// Errors: a packet does not arrive.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for unit_packets in [2, 4, 8, 16] {
@@ -90,7 +90,7 @@ fn median(args: &Args, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f
     Ok((of(&mut sent), of(&mut received)))
 }
 
-/// CPU seconds of all units at both ends.
+/// CPU seconds of all units at the sender and at the receiver.
 fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)> {
     let config = Config {
         unit: UnitSize::Fixed(unit_packets),
@@ -102,7 +102,7 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
     let packet = Bytes::from(vec![7; PACKET_BYTES]);
     let (mut now, mut sent_s, mut received_s) = (Instant::ZERO, 0.0, 0.0);
     for flow in 0..units {
-        // Flows that are silent are forgotten.
+        // Time passes between flows, so that the hosts forget silent flows.
         now += Duration::from_ms(5);
         let start = thread_cpu_s();
         for _ in 0..unit_packets {
@@ -118,7 +118,7 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
         let leaving: Vec<OutgoingDatagram<Bytes>> = std::iter::from_fn(|| hosts[0].poll_leaving()).collect();
         hosts[0].handle_timeout(now);
         sent_s += thread_cpu_s() - start;
-        // The first packet of a unit that has a parity does not come.
+        // If a unit has a parity, its first packet is lost.
         let is_parity =
             |leaving: &OutgoingDatagram<Bytes>| matches!(leaving.datagram.body, Body::Parity { .. });
         let lost = usize::from(leaving.iter().any(is_parity));
@@ -129,7 +129,7 @@ fn turn(units: u32, unit_packets: u8, parities: u8) -> anyhow::Result<(f64, f64)
         let come = std::iter::from_fn(|| hosts[1].poll_arrived()).count();
         hosts[1].handle_timeout(now);
         received_s += thread_cpu_s() - start;
-        // Returns the other end's feedback to the sender, so that nothing waits for it.
+        // Returns the receiver's feedback to the sender, so that no packet waits for it.
         while let Some(said) = hosts[1].poll_leaving() {
             hosts[0].handle_datagram(now, 1, said.datagram, (0, false));
         }

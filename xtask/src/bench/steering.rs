@@ -46,7 +46,7 @@ struct Row {
     us_max: f64,
 }
 
-/// Asks over one connection, and returns how long the answers took, in seconds.
+/// Asks over one connection, and returns the response time of each answer in seconds.
 fn ask(args: &Args, number: u64, began: Instant) -> anyhow::Result<Vec<f64>> {
     let stream = TcpStream::connect(&args.address).with_context(|| args.address.clone())?;
     stream.set_nodelay(true)?;
@@ -85,9 +85,9 @@ fn ask(args: &Args, number: u64, began: Instant) -> anyhow::Result<Vec<f64>> {
     Ok(took)
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
-/// Errors: connections that break, answers that are none.
+/// Errors: a broken connection, or an invalid answer.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(
         args.questions_per_s > 0 && args.connections > 0,

@@ -24,9 +24,9 @@ const FOLLOWED_MAX: usize = 8;
 /// A module's name from the room's root, part by part; the root is empty.
 type Name = Vec<String>;
 
-/// Place of a file in its room: `crates/graph/src/file/toml.rs` is `file::toml` of `crates/graph`.
-/// `None` for other files, and for a program next to a library, which uses the library as any other
-/// room does.
+/// Name of a file's module in its room: `crates/graph/src/file/toml.rs` is `file::toml` of
+/// `crates/graph`. `None` for other files, and for a program next to a library, which uses the
+/// library as any other room does.
 fn place(path: &str, paths: &BTreeMap<String, String>) -> Option<(String, Name)> {
     let (room, inside) = path.split_once("/src/")?;
     let inside = inside.strip_suffix(".rs")?;
@@ -59,18 +59,18 @@ pub(super) fn check(texts: &BTreeMap<String, String>) -> Vec<Finding> {
 #[derive(Debug, Default)]
 struct Module {
     path: String,
-    /// Paths that its code names, and their lines, as they are written.
+    /// Paths in the file's code as they are written, each with its line.
     named: Vec<(Vec<String>, usize)>,
-    /// Paths of the items that names stand for in this file, if another file may define them.
+    /// Paths of imported items that another file may define, by the name that this file uses.
     imports: BTreeMap<String, Vec<String>>,
     /// Modules that are imported with `*`.
     globs: Vec<Vec<String>>,
     defines: BTreeSet<String>,
-    /// Macros that its code calls by their bare names, and the first lines.
+    /// Macros that the file calls by their bare names, each with the line of its first call.
     calls: BTreeMap<String, usize>,
 }
 
-/// A piece of code that matters here.
+/// A token of code that matters for paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
     Word(String),
@@ -105,7 +105,7 @@ fn tokens(code: &str) -> Vec<(Token, usize)> {
     found
 }
 
-/// A path of a use tree, and the name that it gets (`*` for all).
+/// A path of a use tree, the name under which it is imported (`*` for all names), and its line.
 type Leaf = (Vec<String>, String, usize);
 
 /// Reads the use tree that begins at `at`, after the path `before`; returns the position of its
@@ -150,7 +150,7 @@ fn tree(tokens: &[(Token, usize)], mut at: usize, before: &[String], leaves: &mu
                 }
                 return at + 1;
             }
-            // `collect::<Vec<_>>`: the path ended before.
+            // In `collect::<Vec<_>>` the path ends before the `<`.
             _ => {
                 let name = path.last().cloned().unwrap_or_default();
                 leaves.push((path, name, *line));
@@ -245,7 +245,7 @@ fn defined_in(room: &BTreeMap<Name, Module>, from: &Name, path: &[String], follo
                     return Some(at);
                 }
                 if let Some(import) = module.imports.get(part) {
-                    // A name of this module that is another crate's.
+                    // The module imports this name, so the search continues with the imported path.
                     let whole = [import.as_slice(), rest].concat();
                     return (followed < FOLLOWED_MAX)
                         .then(|| defined_in(room, &at, &whole, followed + 1))
@@ -259,7 +259,7 @@ fn defined_in(room: &BTreeMap<Name, Module>, from: &Name, path: &[String], follo
                         return Some(target);
                     }
                 }
-                // The first name of a path that is none of this module is another crate's.
+                // A path whose first name is unknown in this module belongs to another crate.
                 return (i > 0).then_some(at);
             }
         }
@@ -279,8 +279,8 @@ fn uses(room: &BTreeMap<Name, Module>) -> BTreeMap<&Name, BTreeMap<Name, usize>>
         }
         for (call, line) in &module.calls {
             let call = format!("{call}!");
-            // The scope of a macro's bare name is the text behind it, so that other files of the
-            // room see it, too.
+            // The scope of a macro's bare name is the text after its definition, other files of the
+            // room included.
             if module.defines.contains(&call) || module.imports.contains_key(call.trim_end_matches('!')) {
                 continue;
             }
@@ -347,7 +347,7 @@ fn ring<'a>(uses: &BTreeMap<&'a Name, BTreeMap<Name, usize>>, start: &Name) -> O
 mod tests {
     use super::*;
 
-    /// Rings among the files of one room, as `path:line` and the files on the way.
+    /// Rings among the files of one room, as `path:line` and the files of the ring.
     fn of(files: &[(&str, &str)]) -> Vec<String> {
         let texts = files.iter().map(|(path, text)| (format!("crates/a/src/{path}"), (*text).to_owned()));
         let findings = check(&texts.collect());
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_three_is_told_once() {
+    fn ring_of_three_files_is_reported_once() {
         let files =
             [("x.rs", "use crate::y::Y;"), ("y.rs", "use crate::z::Z;"), ("z.rs", "use crate::x::X;"), LIB];
         assert_eq!(of(&files), ["x.rs:1"]);
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn re_exports_resolve_to_the_defining_file() {
-        // `x` takes `Y` from the root, by a name and by all names.
+        // `x` imports `Y` from the root, by its name or by a glob.
         for root in ["mod x;\nmod y;\npub use y::Y as Other;", "mod x;\nmod y;\npub use y::*;"] {
             let used = if root.contains("Other") { "use crate::Other;" } else { "use crate::Y;" };
             let files = [("lib.rs", root), ("x.rs", used), ("y.rs", "use super::x::X;\npub struct Y;")];

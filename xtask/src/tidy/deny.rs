@@ -1,8 +1,8 @@
 //! Crates from outside: allowed licences, sources and names, by `deny.toml` at the root.
 //!
-//! cargo-deny reads the same file. It is checked here because building cargo-deny takes a fresh
-//! machine 141 crates (95 s of CPU time without optimisation), which licences, sources and names do
-//! not need. Leaves out: advisories, and crates in two versions. Read [`check`] first.
+//! cargo-deny reads the same file. The file is checked here because building cargo-deny on a fresh
+//! machine takes 141 crates (95 s of CPU time without optimisation). Licences, sources and names do
+//! not need it. Leaves out: advisories, and crates in two versions. Read [`check`] first.
 
 use super::{Finding, Rule};
 use cargo_metadata::Metadata;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 /// Path of the file in the repository.
 pub(super) const DENY: &str = "deny.toml";
 
-/// The file, as far as it may say anything: another key is an error, as nothing would check it.
+/// All keys that the file may have. Another key is an error, because nothing would check it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Deny {
@@ -34,7 +34,7 @@ struct Sources {
     allow_registry: Vec<String>,
 }
 
-/// The only level there is.
+/// The only level that the file may set.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Level {
@@ -59,7 +59,7 @@ struct Ban {
 struct Crate<'a> {
     name: &'a str,
     license: Option<&'a str>,
-    /// Registry or repository that it comes from; `None` for the workspace's own crates.
+    /// Registry or repository of the crate; `None` for the workspace's own crates.
     source: Option<&'a str>,
 }
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_would_check_may_not_be_said() {
+    fn unchecked_keys_and_levels_are_refused() {
         for (from, to) in [
             ("[bans]", "[bans]\nwildcards = \"deny\""),
             ("unknown-git = \"deny\"", "unknown-git = \"allow\""),

@@ -1,9 +1,9 @@
-//! Manifests against code: no dependency that no line names, and no third-party crate in a room
-//! that computes unless ARCHITECTURE.md lists it.
+//! Manifests against code: the room's code names every dependency, and ARCHITECTURE.md lists every
+//! third-party crate of a pure, network or proto room.
 //!
-//! The list is a table of ARCHITECTURE.md, as the walls are: both kinds of dependency of a room are
-//! found in one place, with a reason for each crate. Leaves out: dev-dependencies, which are free,
-//! and dependencies of dependencies. Read [`check_named`] and [`Crates`] first.
+//! The list is a table of ARCHITECTURE.md, next to the table of rooms. So all dependencies of a
+//! room are in one document, with a reason for each crate. Leaves out: dev-dependencies, which are
+//! free, and dependencies of dependencies. Read [`check_named`] and [`Crates`] first.
 
 use super::code::{code_only, without_tests};
 use super::walls::{ARCHITECTURE, Room, Table, backticked, table_rows};
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 /// Dependencies that no line has to name: room, package, and reason.
 const UNNAMED: [(&str, &str, &str); 0] = [];
 
-/// Crates that meet the machine by themselves, and runtimes: no reason lets a room below the
-/// drivers have one.
+/// Crates that meet the machine by themselves, and runtimes. No room below the drivers may have
+/// them, for any reason.
 const MACHINES: [&str; 9] =
     ["libc", "rustix", "nix", "mio", "socket2", "tokio", "async-std", "smol", "signal-hook"];
 
@@ -84,8 +84,8 @@ impl Crates {
         Self { rows }
     }
 
-    /// Finds crates of pure, network and proto rooms that are not in the table, and rows that no
-    /// manifest bears out.
+    /// Finds crates of pure, network and proto rooms that are not in the table, and rows whose
+    /// dependency is in no manifest.
     pub(super) fn check(&self, table: &Table, rooms: &[Room]) -> Vec<Finding> {
         let mut findings = Vec::new();
         for room in rooms {
@@ -198,7 +198,7 @@ mod tests {
         assert!(of(text, &[room("units", &["serde", "toml"]), net.clone()]).is_empty());
         let more = room("units", &["serde", "toml", "smallvec"]);
         assert_eq!(of(text, &[more, net.clone()]), ["crates/units/Cargo.toml:12: crate"]);
-        // A row that no manifest bears out, and one for a room that is free to choose.
+        // A row without a dependency in a manifest, and a row for a room that is free to choose.
         assert_eq!(of(text, &[room("units", &["serde"]), net.clone()]), ["ARCHITECTURE.md:8: crate"]);
         let free = text.replace("| `units` | texts", "| `net` | texts").replace("`serde`, `toml`", "`tokio`");
         assert_eq!(of(&free, &[room("units", &[]), net]), ["ARCHITECTURE.md:8: crate"; 2]);

@@ -2,7 +2,7 @@
 //! site has every document.
 //!
 //! Links are Markdown's `[text](target)`, and `src` and `srcset` of pictures, outside of code. A
-//! target within the repository has to exist, and so has the heading that it names. Leaves out:
+//! target within the repository must exist, and so must the heading that it names. Leaves out:
 //! pages of other sites. Read [`check`] first.
 
 use super::{Finding, Rule};
@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Table of contents of the site, in the repository.
 pub(crate) const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// The page that everybody reads first.
+/// The page that readers see first.
 const README: &str = "README.md";
-/// The most lines that it has.
+/// Maximum number of lines of the README.
 const README_LINES_MAX: usize = 120;
 
 /// Checks all documents among `texts` (by path). `paths` are all files of the repository.
@@ -42,7 +42,7 @@ pub(crate) fn chapters(summary: &str) -> Vec<String> {
     links(summary).into_iter().filter_map(|(_, target)| resolve(SUMMARY, &target)).collect()
 }
 
-/// Documents that stand not once in the site's table of contents.
+/// Documents that the site's table of contents does not list exactly once.
 fn unlisted(texts: &BTreeMap<String, String>) -> Vec<Finding> {
     let Some(summary) = texts.get(SUMMARY) else { return Vec::new() };
     let listed = chapters(summary);
@@ -56,7 +56,7 @@ fn unlisted(texts: &BTreeMap<String, String>) -> Vec<Finding> {
     texts.keys().filter(is_missing).map(finding).collect()
 }
 
-/// Reason why a link leads nowhere, if it does.
+/// Reason why a link's target does not exist; `None` for a good link.
 fn broken(
     from: &str,
     target: &str,
@@ -76,7 +76,8 @@ fn broken(
     (!anchors(text).contains(heading)).then(|| format!("`{target}`: no heading of {path} gives `#{heading}`"))
 }
 
-/// A path relative to the file `from`, from the repository's root; `None` where it leads out of it.
+/// A path relative to the file `from`, as a path from the repository's root; `None` if it leads out
+/// of the repository.
 pub(crate) fn resolve(from: &str, target: &str) -> Option<String> {
     let mut at: Vec<&str> = from.split('/').collect();
     at.pop();
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn each_document_stands_once_in_the_summary() {
+    fn each_document_is_listed_once_in_the_summary() {
         let a = ("docs/a.md", "");
         assert!(of(&[(SUMMARY, "- [A](a.md)\n"), a]).is_empty());
         assert_eq!(of(&[(SUMMARY, "# Summary\n"), a]), ["docs/a.md:1: summary"]);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_somewhere() {
+    fn links_to_missing_files_and_headings_are_found() {
         let there = ("docs/b.md", "# One, two: `three`\n");
         let good = "[b](b.md) [b](../docs/b.md#one-two-three) [r](../docs) [me](#top)\n# Top\n<img src=\"b.md\">\n\
                     [x](https://example.org/none) `[c](none.md)`\n```\n[c](none.md)\n```\n";

@@ -2,10 +2,10 @@
 //! refuses added lines.
 //!
 //! The list ([`EXCEPTIONS`]) has one line for each exception: kind, size, path, and the item's name
-//! if it is no file. An item above its limit needs a line with its size or more. A line that is
-//! larger than its item, or that no item needs, is a finding, too. `cargo xtask tidy --accept`
-//! rewrites the list: lines shrink, go, or follow an item that moved, and no line is added where
-//! there is a list already.
+//! unless the item is a file. An item above its limit needs a line with its size or more. A line
+//! that is larger than its item, or that no item needs, is a finding, too. `cargo xtask tidy
+//! --accept` rewrites the list: lines shrink, disappear, or follow an item that moved, and no line
+//! is added to an existing list.
 //!
 //! Leaves out: what macros make. Read [`Kind`] and [`check`] first.
 
@@ -80,7 +80,7 @@ struct Size {
 /// Reads one file.
 struct Reader<'a> {
     path: &'a str,
-    /// Names of the modules, types and functions around the current place.
+    /// Names of the modules, types and functions around the visited item.
     around: Vec<String>,
     is_test: bool,
     constants: usize,
@@ -203,7 +203,7 @@ fn items(path: &str, text: &str) -> BTreeMap<Item, Size> {
     let is_test = path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches" | "examples"));
     let found = BTreeMap::new();
     let mut reader = Reader { path, around: Vec::new(), is_test, constants: 0, found };
-    // A file that is no whole Rust file, as one that is included, has a length only.
+    // A file that is not a complete Rust file, such as an included one, has only a length.
     if let Ok(file) = syn::parse_file(text) {
         reader.visit_file(&file);
     }
@@ -225,7 +225,7 @@ fn line((kind, path, name): &Item, size: usize) -> String {
     format!("{} {size} {path} {name}", kind.word()).trim_end().to_owned()
 }
 
-/// Reads the list: each exception's size and line. Lines that are none are findings.
+/// Reads the list: each exception's size and line. Lines of another form are findings.
 fn parse(list: &str) -> (BTreeMap<Item, Size>, Vec<Finding>) {
     let (mut found, mut findings) = (BTreeMap::new(), Vec::new());
     for (number, text) in (1..).zip(list.lines()) {
@@ -287,8 +287,8 @@ pub(super) fn check(texts: &BTreeMap<String, String>, list: &str) -> Vec<Finding
     findings
 }
 
-/// The list with lines that shrank, went or followed their item. With no list (`None`), the first
-/// one: all that is above a limit.
+/// The list with lines that shrank, disappeared or followed their item. Without a list (`None`),
+/// the first list: all items above a limit.
 pub(super) fn accept(texts: &BTreeMap<String, String>, list: Option<&str>) -> String {
     let above = above(texts);
     let mut kept = BTreeMap::new();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn accepting_shrinks_follows_and_never_adds() {
+    fn accepting_shrinks_or_moves_lines_and_adds_none() {
         let first = accept(&texts(&[("a.rs", function(120))]), None);
         assert!(first.ends_with("\nfunction 120 a.rs S::f\n"), "{first}");
         let then = |path: &str, lines| accept(&texts(&[(path, function(lines))]), Some(&first));

@@ -2,10 +2,10 @@
 //! commits.
 //!
 //! The wording patterns mark a few habits that readers stumble over, and know no grammar: a line
-//! that passes can still be bad. The list ([`EXCEPTIONS`]) has one line for each file with findings:
-//! kind, number of lines, path. A file with more of them is a finding, and so is a line of the list
-//! that is larger than its file's number. `cargo xtask tidy --accept` lowers numbers and takes lines
-//! out; it adds none where there is a list already.
+//! that passes can still be bad. The list ([`EXCEPTIONS`]) has one line for each file with
+//! findings: kind, number of findings, path. A file with more findings than its line permits is a
+//! finding, and so is a line that permits more than the file has. `cargo xtask tidy --accept`
+//! lowers numbers and removes lines; it adds no line to an existing list.
 //!
 //! Leaves out: comments behind code, docstrings, fenced code in documents; long sentences of
 //! documents, which the lab's tests count. Read [`Kind`] and [`faults`] first.
@@ -35,7 +35,7 @@ const SUBJECT_MAX: usize = 72;
 enum Kind {
     /// Lines of comments and documents that match a pattern.
     Wording,
-    /// Comments that say nothing.
+    /// Comments without content.
     Filler,
     /// Comment lines above [`COLUMNS_MAX`].
     Width,
@@ -76,12 +76,13 @@ const PATTERNS: [(&str, &str); 8] = [
     (r"\b(?:comes? to|goes? by|went by)\b", "`comes to`, `goes by`: take a plainer verb"),
 ];
 
-/// A quantity without a name. The next word tells it from a comparison: `as much as`, `so that`.
+/// A quantity without a name. The next word distinguishes it from a comparison: `as much as`, `so
+/// that`.
 const QUANTITY: &str = r"\b[Ss]o (?:many|much|often|few)\b( (?:as|that|the|more)\b)?";
 
 /// The patterns, compiled.
 struct CompiledPatterns {
-    /// Matches where one of the others does: nearly all lines are done with it.
+    /// Matches wherever one of `patterns` does, so that most lines need one search only.
     any: Regex,
     patterns: Vec<(Regex, &'static str)>,
     quantity: Regex,
@@ -143,7 +144,7 @@ fn faults(path: &str, text: &str) -> Vec<(usize, Kind, String)> {
     let marks = marks(path);
     let is_document = path.ends_with(".md");
     let mut is_code = false;
-    // Text of the comment line before this one; `None` behind code.
+    // Text of the previous comment line; `None` after code.
     let mut before: Option<&str> = None;
     let lines: Vec<&str> = text.lines().collect();
     for (number, line) in (1..).zip(&lines) {
@@ -162,7 +163,7 @@ fn faults(path: &str, text: &str) -> Vec<(usize, Kind, String)> {
         }
         if comment.is_some() {
             let columns = lines[number - 1].chars().count();
-            // A word that has no room, an address as a rule, stands alone.
+            // A line that is a single long word, such as an address, may be wider.
             if columns > COLUMNS_MAX && prose.contains(' ') {
                 let message = format!("{columns} columns: must be at most {COLUMNS_MAX}");
                 found.push((number, Kind::Width, message));
@@ -234,7 +235,7 @@ type FindingCounts = BTreeMap<(Kind, String), usize>;
 /// Number of permitted findings of a kind in a file, and its line in the list.
 type Exceptions = BTreeMap<(Kind, String), (usize, usize)>;
 
-/// Reads the list: each exception's number, with its line. Lines that are none are findings.
+/// Reads the list: each exception's number, with its line. Lines of another form are findings.
 fn parse(list: &str) -> (Exceptions, Vec<Finding>) {
     let (mut found, mut findings) = (Exceptions::new(), Vec::new());
     for (number, text) in (1..).zip(list.lines()) {
@@ -289,8 +290,8 @@ pub(super) fn check<'a>(texts: impl Iterator<Item = (&'a String, &'a String)>, l
     findings
 }
 
-/// Writes the list again: numbers fall, and lines without findings go. Without a list all findings
-/// become exceptions.
+/// Rewrites the list: lowers its numbers, and removes lines without findings. Without a list, all
+/// findings become exceptions.
 pub(super) fn accept<'a>(
     texts: impl Iterator<Item = (&'a String, &'a String)>,
     list: Option<&str>,
@@ -340,7 +341,7 @@ mod tests {
         faults(path, text).iter().map(|(line, kind, _)| format!("{line}: {}", kind.word())).collect()
     }
 
-    /// Comments before and after they were made plain.
+    /// Comments before and after a rewrite in plain English.
     const PAIRS: [(&str, &str); 17] = [
         ("Those of which something is to be said.", "Flows with an update not yet sent to the coordinator."),
         ("What they are of, and of which how many.", "Number of this user's connections in each coflow."),
@@ -401,7 +402,7 @@ mod tests {
     ];
 
     #[test]
-    fn riddles_are_found_and_plain_comments_pass() {
+    fn unclear_comments_are_found_and_plain_comments_pass() {
         for (before, after) in PAIRS {
             assert!(wording(before).is_some(), "{before}");
             assert_eq!(wording(after), None, "{after}");
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pattern_finds_its_habit() {
+    fn each_pattern_finds_its_wording() {
         for (bad, good) in [
             ("Counts so many.", "Counts as many as came, so much that it overflows."),
             ("It ends. Such games are over.", "It ends, and such games are over."),
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_says_something() {
+    fn comments_without_content_are_found() {
         for filler in ["Which.", "Why.", "See above.", "how many", "The same.", "Itself."] {
             assert_eq!(
                 of("a.rs", &format!("struct A {{\n    /// {filler}\n    a: u8,\n}}\n")),

@@ -8,8 +8,8 @@
 
 use super::{Finding, Rule};
 
-/// Paths of code that makes rows for figures: a unit other than the SI's is allowed there, because
-/// the name says it.
+/// Paths of code that makes rows for figures. Units other than SI units are allowed there, because
+/// the columns' names contain them.
 const ROWS: [&str; 7] = [
     "crates/sim/",
     "crates/emu/",
@@ -24,8 +24,8 @@ fn has_rows(path: &str) -> bool {
     ROWS.iter().any(|begin| path.starts_with(begin)) || path.contains("/simulated") || path.ends_with(".csv")
 }
 
-/// Returns what is wrong with the name of a quantity, if anything is. `is_number` is false if the
-/// value is a text with a unit.
+/// Returns what is wrong with the name of a quantity; `None` for a good name. `is_number` is false
+/// if the value is a text with a unit.
 fn fault(name: &str, is_number: bool, is_row: bool) -> Option<&'static str> {
     let words: Vec<&str> = name.split('_').collect();
     let has = |units: &[&str]| {
@@ -47,7 +47,7 @@ fn fault(name: &str, is_number: bool, is_row: bool) -> Option<&'static str> {
     }
 }
 
-/// Findings of a table's columns: the first line that is no comment.
+/// Findings of a table's columns, whose names are in the first line that is no comment.
 pub(super) fn check_columns(path: &str, text: &str) -> Vec<Finding> {
     let header = text.lines().enumerate().find(|(_, line)| !line.starts_with('#'));
     let columns = header.into_iter().flat_map(|(i, line)| line.split(',').map(move |name| (i, name)));

@@ -14,9 +14,9 @@ pub(super) const PICTURE: &str = "docs/img/rooms.svg";
 
 /// Side of a square, in units of the picture.
 const CELL: usize = 20;
-/// Room for the names left of the squares and above them.
+/// Space for the names left of the squares and above them, in units of the picture.
 const NAMES: usize = 130;
-/// Room for the names of kinds, right of the squares.
+/// Space for the names of kinds, right of the squares.
 const KINDS: usize = 90;
 /// Space between two kinds.
 const GAP: usize = 8;
@@ -41,7 +41,7 @@ fn order<'a>(table: &Table, rooms: &'a [Room]) -> Vec<(&'a Room, usize)> {
         let mut left: Vec<&Room> = by_name.values().filter(|room| is_here(&room.name)).copied().collect();
         while !left.is_empty() {
             let waits = |room: &Room| room.uses.iter().any(|(used, _)| left.iter().any(|l| l.name == *used));
-            // Cargo has no rings of packages; were there one, its first would come first.
+            // Cargo allows no ring of packages. In a ring, the first package would be placed first.
             let next = left.iter().position(|room| !waits(room)).unwrap_or(0);
             placed.push((left.remove(next), layer));
         }
@@ -49,7 +49,7 @@ fn order<'a>(table: &Table, rooms: &'a [Room]) -> Vec<(&'a Room, usize)> {
     placed
 }
 
-/// Draws the rooms of the table as the manifests have them.
+/// Draws the rooms of the table with the dependencies that their manifests have.
 pub(super) fn draw(table: &Table, rooms: &[Room]) -> String {
     let rooms = order(table, rooms);
     let at = |i: usize| NAMES + i * CELL + rooms[i].1 * GAP;

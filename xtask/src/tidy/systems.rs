@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 /// The document with the list.
 pub(super) const CONTRIBUTING: &str = "CONTRIBUTING.md";
 
-/// The line before the list begins so.
+/// Beginning of the line before the list.
 const BEGINS: &str = "Beyond its rooms and its verb, a system touches these files";
 
-/// Most files outside its rooms that a further system touches.
+/// Maximum number of files outside its rooms that a further system touches.
 const FILES_MAX: usize = 9;
 
 /// The files of the list, each with its line.

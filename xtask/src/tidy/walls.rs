@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURE: &str = "ARCHITECTURE.md";
 /// Prefix of the package names of rooms.
 pub(super) const PREFIX: &str = "anabranch-";
 
-/// The kinds of room that the table knows.
+/// The kinds of room that the table may name.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Pure,
@@ -95,8 +95,8 @@ impl Table {
     }
 }
 
-/// The cells of these columns, of all rows of the tables of Markdown that have them all, with their
-/// lines.
+/// Rows of all Markdown tables that have the columns `names`: the line of each row, and its cells
+/// in these columns.
 pub(super) fn table_rows<'a, const N: usize>(text: &'a str, names: [&str; N]) -> Vec<(usize, [&'a str; N])> {
     let mut columns: Option<[usize; N]> = None;
     let mut rows = Vec::new();
@@ -118,7 +118,7 @@ pub(super) fn table_rows<'a, const N: usize>(text: &'a str, names: [&str; N]) ->
     rows
 }
 
-/// The names that stand in backticks.
+/// The names in backticks.
 pub(super) fn backticked(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -127,11 +127,11 @@ pub(super) fn backticked(cell: &str) -> Vec<String> {
 #[derive(Clone, Debug)]
 pub(super) struct Room {
     pub(super) name: String,
-    /// Path of its manifest, relative to the repository's root.
+    /// Path of the room's manifest, relative to the repository's root.
     pub(super) manifest: String,
-    /// The rooms it uses, and the line of the manifest that says so; dev-dependencies are left out.
+    /// Rooms that the room uses, each with its line in the manifest; dev-dependencies are left out.
     pub(super) uses: Vec<(String, usize)>,
-    /// All that it depends on, rooms among them; dev-dependencies are left out.
+    /// All dependencies, rooms included; dev-dependencies are left out.
     pub(super) dependencies: Vec<Dependency>,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Dependency {
     pub(super) package: String,
     /// Name of the crate in code.
     pub(super) word: String,
-    /// The line of the manifest.
+    /// The dependency's line in the manifest.
     pub(super) line: usize,
     pub(super) is_room: bool,
 }
@@ -176,8 +176,7 @@ pub(super) fn rooms(metadata: &Metadata, root: &Path) -> anyhow::Result<Vec<Room
     members.iter().map(of).collect()
 }
 
-/// The line of a manifest that names a dependency, outside its dev-dependencies; 1 if there is
-/// none.
+/// The line of a manifest that names a dependency, outside its dev-dependencies; 1 if no line does.
 pub(super) fn line_of(manifest: &str, package: &str) -> usize {
     let mut in_dev = false;
     for (i, line) in manifest.lines().enumerate() {
@@ -192,8 +191,8 @@ pub(super) fn line_of(manifest: &str, package: &str) -> usize {
     1
 }
 
-/// The table's own walls: a proto beside protos and below drivers, a service with the proto of its
-/// name only.
+/// Checks the table against the rules of kinds: a proto uses no proto or driver, a service only the
+/// proto of its name.
 pub(super) fn check_walls(table: &Table) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, row) in &table.rows {
@@ -234,7 +233,7 @@ pub(super) fn wall(name: &str, kind: Kind, used: &str, other: Kind) -> Option<St
     }
 }
 
-/// The rooms and their dependencies against the table.
+/// Checks the rooms and their dependencies against the table.
 pub(super) fn check_rooms(table: &Table, rooms: &[Room]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for room in rooms {

@@ -36,7 +36,8 @@ pub(super) fn vectors(plan: &Plan, group: u16) -> Vec<FlowVector> {
     let mut known: BTreeMap<FlowId, Vec<u8>> = BTreeMap::new();
     let flows: Vec<FlowId> =
         (0..plan.flows.len() as u32).map(FlowId).filter(|f| plan.flows[f.index()].group == group).collect();
-    // Flows need not be in data order: repeat the pass until nothing new follows.
+    // Flows may be listed before their inputs, so the pass is repeated until it finds no further
+    // vector.
     loop {
         let before = known.len();
         for &flow in &flows {
@@ -101,7 +102,7 @@ pub(super) fn suspects(
             return seen.get(&(flow, FlowSide::Expected)).copied();
         }
         // A routed flow carries the same data as the first flow of its tree. The bound ends the
-        // cycle of a malformed plan.
+        // loop if a malformed plan has a cycle.
         let mut at = flow;
         for _ in 0..=plan.flows.len() {
             match plan.flows[at.index()].terms.first()?.input {
@@ -111,7 +112,7 @@ pub(super) fn suspects(
         }
         None
     };
-    // `Some(true)`: correct at that end. `None`: unknown.
+    // Whether the data was correct at that end of the flow; `None` without a digest to compare.
     let right = |flow: FlowId, side: FlowSide| Some(expected(flow)? == *seen.get(&(flow, side))?);
 
     let mut named = BTreeSet::new();

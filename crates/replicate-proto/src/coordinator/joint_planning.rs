@@ -1,15 +1,20 @@
-//! Transfers planned together: which, when, and when running transfers are planned again.
+//! Joint planning: which transfers are planned together, when, and when running transfers are
+//! planned again.
 //!
-//! A transfer that has an attempt to plan waits for a short time for others, to be planned together
-//! with them. The wait is rarely longer than its sites take to report their data
+//! A transfer with an attempt to plan waits for a short time for other transfers, to be planned
+//! together with them. This wait is rarely longer than the sites take to report their data
 //! ([`JointConfig::gather`], [`JointConfig::gather_max`]). Running transfers keep their plans, and
-//! the new plan takes them into account. They are planned again if two conditions hold. First, the
-//! smallest rate gains [`JointConfig::gain_min`], or the sum does without loss to the smallest
-//! rate. Second, each of them still needs [`JointConfig::left_min`]. They are then stopped, and all
-//! are planned at once when their sites have reported their data. The gain is computed when a
-//! transfer starts or ends, and again [`JointConfig::again_min`] after a transfer was planned
-//! again. A joint plan holds only if no transfer takes more than its share, so each source sends no
-//! faster; TCP alone would share links per flow.
+//! the new plan takes them into account.
+//!
+//! Running transfers are planned again under two conditions. First, the smallest rate gains
+//! [`JointConfig::gain_min`], or the sum of rates gains that much and the smallest rate does not
+//! fall. Second, each running transfer still needs [`JointConfig::left_min`]. The transfers are
+//! then stopped, and all are planned at once when their sites have reported their data. The gain is
+//! computed when a transfer starts or ends, and again [`JointConfig::again_min`] after a transfer
+//! was planned again.
+//!
+//! A joint plan is valid only if no transfer exceeds its share, so each source limits its rate to
+//! the share. TCP alone would divide links equally among flows.
 //!
 //! Leaves out: capacity that users' rate limits and priorities leave to others. Read
 //! [`JointConfig`] first.
@@ -35,7 +40,7 @@ pub(super) struct Demand {
     pub avoid_links: Vec<LinkId>,
     pub scheme: SchemeChoice,
     pub fill: bool,
-    /// Whether it is its first attempt.
+    /// Whether this attempt is the transfer's first.
     pub fresh: bool,
 }
 
@@ -48,11 +53,11 @@ pub(super) struct RunningDemand {
     pub moved_at: Option<Instant>,
 }
 
-/// Plans for some transfers, and the resulting rates of all: first of these, then of the other
-/// running transfers.
+/// Plans for some transfers, and the resulting rates of all running transfers: the planned
+/// transfers first, then the others.
 struct Solution {
     plans: Vec<Result<Plan, String>>,
-    /// Made together, so that the rates must be enforced.
+    /// Whether the plans were made together, so that sources must keep to their rates.
     joint: bool,
     rates: Vec<BitRate>,
 }
@@ -137,8 +142,8 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// Plans for `demands` with `others` running: a joint plan, unless the slowest gets more if
-    /// each is planned as if alone.
+    /// Plans `demands` while `others` run. Returns the joint plan, unless separate plans give the
+    /// slowest transfer a higher rate.
     fn best(&self, demands: &[&Demand], others: &[&RunningDemand]) -> Solution {
         let requests: Vec<PlanRequest<'_>> = demands
             .iter()
@@ -179,10 +184,10 @@ impl<P: Planner> Coordinator<P> {
         let mut found = if fits {
             share_flows_under(&capacities, &known, &ceilings).into_iter()
         } else {
-            // Refused later, at installation.
+            // The installation refuses these plans later.
             vec![NOTHING; known.len()].into_iter()
         };
-        // A transfer without a plan gets nothing.
+        // A transfer without a plan has no rate.
         let mut rates: Vec<BitRate> =
             plans.iter().map(|p| p.as_ref().map_or(NOTHING, |_| found.next().unwrap_or(NOTHING))).collect();
         rates.extend(found);
@@ -190,12 +195,12 @@ impl<P: Planner> Coordinator<P> {
     }
 }
 
-/// Maximum rate at which the file may be sent by a plan: the planned rate if it was planned
-/// together with others.
+/// Maximum rate at which the source may send a file: the planned rate if the plan was made together
+/// with other transfers' plans.
 pub(super) fn ceiling(plan: &Plan, joint: bool) -> Option<BitRate> {
     // A filling group has no planned rate and no limit.
     let bulk = plan.groups.iter().filter(|g| g.fills.is_none());
-    // If sites store all data before they pass it on, each hop needs its whole link for a time, not
-    // at the same time as the others.
+    // With store-and-forward, each hop needs its whole link, but not at the same time as the other
+    // hops.
     (joint && bulk.count() == 1 && !plan.store_and_forward).then_some(plan.rate)
 }

@@ -56,7 +56,7 @@ const RATE_MAX: f64 = 1e13;
 /// Change of a carried rate from which on plans are adapted.
 const ADAPT: f64 = 0.1;
 
-/// A measured rate of a link, in bits of packets.
+/// A measured rate of a link, in bits of packets per second.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MeasuredRate {
     /// The rate.
@@ -94,7 +94,7 @@ pub(super) struct Links {
     meters: BTreeMap<LinkId, BTreeMap<(Run, FlowId), Meter>>,
     /// Links whose records have changed since the last [`Links::poll_corrections`].
     touched: BTreeSet<LinkId>,
-    /// When the first record expires.
+    /// Time at which the first record expires.
     expiry: Option<Instant>,
 }
 
@@ -151,15 +151,15 @@ impl Links {
         self.records.get(&link).is_some_and(|r| r.carried.is_limit)
     }
 
-    /// The sender of a flow has reported the share of time in which it had a backlog.
+    /// Handles a sender's report of the share of time in which its flow had a backlog.
     pub(super) fn handle_sent(&mut self, link: LinkId, flow: (Run, FlowId), now: Instant, blocked: f64) {
         let meter = self.meters.entry(link).or_default().entry(flow).or_default();
-        // A meter whose receiver has not reported yet is kept.
+        // The new time keeps a meter whose receiver has not reported yet.
         meter.at = now;
         meter.backlog = [meter.backlog[1], if blocked.is_finite() { blocked } else { 0.0 }];
     }
 
-    /// The receiver of a flow has reported its counters.
+    /// Handles a receiver's report of a flow's counters.
     pub(super) fn handle_arrived(&mut self, link: LinkId, run: Run, now: Instant, arrival: &FlowArrival) {
         let meters = self.meters.entry(link).or_default();
         let meter = meters.entry((run, arrival.flow)).or_default();
@@ -173,7 +173,7 @@ impl Links {
         }
     }
 
-    /// The flows of an attempt have ended.
+    /// Removes the meters of an attempt whose flows have ended.
     pub(super) fn handle_ended(&mut self, run: Run) {
         self.meters.retain(|_, meters| {
             meters.retain(|(of, _), _| *of != run);
@@ -200,7 +200,7 @@ impl Links {
         self.expiry
     }
 
-    /// The capacities that plans must use from now on, and did not use before.
+    /// Returns the links whose planned capacity changes now, with the new capacity.
     pub(super) fn poll_corrections(&mut self, now: Instant) -> Vec<(LinkId, BitRate)> {
         if self.expiry.is_some_and(|expiry| now >= expiry) {
             let touched = &mut self.touched;
@@ -244,7 +244,8 @@ impl Links {
     }
 }
 
-/// The rate of the flows of one link together, if it is evidence. The flows may share it unevenly.
+/// Total rate of one link's flows; `None` if their windows are no evidence. The flows may share the
+/// link unevenly.
 fn carried<'a>(meters: impl Iterator<Item = &'a Meter>) -> Option<MeasuredRate> {
     let (mut total, mut first, mut second, mut crowded) = (0.0, 0.0, 0.0, 0.0);
     let mut is_limit = false;
@@ -259,7 +260,7 @@ fn carried<'a>(meters: impl Iterator<Item = &'a Meter>) -> Option<MeasuredRate> 
             is_limit |= meter.windows.iter().all(|w| w.has_backlog);
         }
     }
-    // A stalled hop is no measurement, and no link is without a capacity.
+    // A rate below 1 bit/s is a stalled hop and no measurement, because no link has capacity 0.
     let is_steady = total >= 1.0 && f64::max(first, second) <= STEADY * f64::min(first, second);
     if !is_steady || crowded > total * CROWDED_MAX {
         return None;
@@ -278,7 +279,7 @@ impl Meter {
         let seconds = new.elapsed_s - old.elapsed_s;
         let bytes = new.received_bytes.checked_sub(old.received_bytes);
         let (Some(bytes), true) = (bytes, seconds.is_finite() && seconds >= 0.0) else {
-            // Counters that run backwards are no measurement.
+            // Counters that decrease are no measurement: the meter starts again.
             *self = Self { last: Some(*new), at: self.at, ..Self::default() };
             return false;
         };

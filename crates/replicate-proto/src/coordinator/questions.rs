@@ -1,8 +1,8 @@
 //! Questions about a source's file, without a transfer, for dry runs.
 //!
-//! A question is an inquiry of the source under a number that no transfer has. Nothing remains of
-//! it after the answer: not in the store, not in the list, not at a site. Leaves out: checks of
-//! requests. Read [`Questions`] first.
+//! A question is an inquiry of the source under a number that no transfer has. After the answer, no
+//! trace of the question remains in the store, in the list of transfers or at a site. Leaves out:
+//! checks of requests. Read [`Questions`] first.
 
 use super::{
     Command, CoordinatorConfig, FullSlots, Outbox, Run, SiteId, SiteState, SlotLimits, SubmitError,
@@ -39,7 +39,7 @@ struct Question {
     path: String,
     submitter: Submitter,
     asked_at: Instant,
-    /// The source was up and has received the question.
+    /// Whether the source was up and was sent the question.
     is_told: bool,
     deadline: Instant,
 }
@@ -100,12 +100,12 @@ impl Questions {
         Ok(id)
     }
 
-    /// The answer is no longer needed.
+    /// Forgets a question whose answer is no longer needed.
     pub(super) fn withdraw(&mut self, id: TransferId) {
         self.open.remove(&id);
     }
 
-    /// A site is up, possibly as a new process.
+    /// Handles the registration of a site, possibly as a new process.
     pub(super) fn handle_site_up(
         &mut self,
         now: Instant,
@@ -117,7 +117,7 @@ impl Questions {
         of_site.for_each(|(id, question)| question.tell(*id, now, config, out));
     }
 
-    /// Whether the report belongs to a question.
+    /// Handles a report that belongs to a question. Returns false for any other report.
     pub(super) fn handle_report(&mut self, topology: &Topology, site: SiteId, report: &Report) -> bool {
         let id = report.run().transfer;
         let Some(question) = self.open.get(&id).filter(|q| q.source == site) else { return false };

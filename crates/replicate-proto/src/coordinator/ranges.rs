@@ -1,6 +1,6 @@
 //! Sets of bytes of a file, as ascending, disjoint, non-empty ranges with gaps between them.
 //!
-//! Leaves out: other sets. Reports come from outside, so all input passes through [`normal`] first.
+//! Reports come from other machines, so all input passes through [`normal`] first.
 
 use anabranch_pieces::ByteRange;
 

@@ -24,13 +24,14 @@ pub struct JointConfig {
     /// Minimum gain for planning running transfers again, as a fraction: of the smallest rate, or
     /// of the sum if the smallest rate does not fall.
     pub gain_min: f64,
-    /// Minimum remaining time of each of them at its current rate: a switch stops a transfer for
-    /// some round trips.
+    /// Minimum remaining time of each running transfer at its current rate. A switch to a new plan
+    /// stops a transfer for some round trips.
     pub left_min: Duration,
     /// Time after a new plan in which the transfer is not planned again, whatever other transfers
     /// do.
     pub again_min: Duration,
-    /// If more transfers run, each is planned as if alone.
+    /// Maximum number of transfers that are planned together. If more run, each is planned as if
+    /// alone.
     pub transfers_max: usize,
 }
 
@@ -68,7 +69,7 @@ pub struct TransferRequest {
     pub scheme: SchemeChoice,
     /// Settings of hops without an entry in `hop_overrides`.
     pub hop: HopSettings,
-    /// Hops with other settings.
+    /// Settings of single links, in place of `hop`.
     #[serde(default)]
     pub hop_overrides: Vec<HopOverride>,
     /// Maximum rate of the source.
@@ -88,8 +89,8 @@ pub struct TransferRequest {
     /// The submitter.
     #[serde(default)]
     pub submitter: Submitter,
-    /// Whether the transfer may replace other files of the same names; otherwise a destination that
-    /// has one is left unchanged.
+    /// Whether the transfer may replace other files of the same names. Otherwise a destination that
+    /// has another file of this name is left unchanged.
     #[serde(default)]
     pub replace: bool,
 }
@@ -106,8 +107,8 @@ impl TransferRequest {
         size_of::<Self>() + self.source_path.len() + hop(&self.hop) + destinations + overrides + avoided
     }
 
-    /// Whether both bring the same file to the same places for the same submitter. The order of
-    /// lists is ignored.
+    /// Whether both requests deliver the same file to the same destination paths for the same
+    /// submitter. The order of lists is ignored.
     pub(super) fn is_about_the_same(&self, other: &Self) -> bool {
         fn places(r: &TransferRequest) -> BTreeSet<(SiteId, &str)> {
             r.destinations.iter().map(|d| (d.site, d.path.as_str())).collect()
@@ -117,8 +118,8 @@ impl TransferRequest {
             && places(self) == places(other)
     }
 
-    /// Settings in which this request and another for the same file differ, in words: the value of
-    /// this one, then of the other.
+    /// Settings in which this request and `other` for the same file differ, in words: the value of
+    /// this request, then of `other`.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         let (own, its) = (self.settings(), other.settings());
         let shown = |value: &Value| match value {
@@ -160,7 +161,7 @@ impl TransferRequest {
 pub enum SubmitResult {
     /// A new transfer.
     New(TransferId),
-    /// A running transfer does the same.
+    /// A running transfer of the same file with equal settings.
     Attached(TransferId),
 }
 
@@ -212,8 +213,8 @@ pub enum CorruptPolicy {
     /// Names the relay, avoids it, and sends the data again.
     #[default]
     Repair,
-    /// Ends the destination with the verdict `integrity`. Data that an earlier transfer left there
-    /// of another file is no reason.
+    /// Gives the destination up with the verdict `integrity`. Data of another file that an earlier
+    /// transfer left at the destination does not count as wrong.
     Refuse,
 }
 
@@ -228,8 +229,8 @@ pub struct CoordinatorConfig {
     /// Maximum number of running transfers of one site. The same number of its ended transfers is
     /// remembered.
     pub site_transfers_max: usize,
-    /// Maximum number of ended transfers that are remembered. The oldest transfer of the submitter
-    /// with the most of them is forgotten first.
+    /// Maximum number of ended transfers that are remembered. The submitter with the most ended
+    /// transfers loses its oldest one first.
     pub finished_max: usize,
     /// Maximum size of a request in bytes ([`TransferRequest::bytes`]).
     pub request_bytes_max: usize,
@@ -278,21 +279,23 @@ pub struct CoordinatorConfig {
     pub avoid_min: Duration,
     /// Maximum time for which a failed link is avoided.
     pub avoid_max: Duration,
-    /// Maximum time for which a destination may delay the others.
+    /// Maximum time for which one destination may delay all other destinations.
     pub slow_hold: Duration,
-    /// Fraction of the planned rate below which the others count as delayed.
+    /// Fraction of the planned rate below which the other destinations count as delayed.
     pub slow_share: f64,
     /// Fraction of the time for which a destination's disk, or all flows into it, must be blocked
     /// to count as the cause.
     pub slow_blocked: f64,
-    /// Interval at which idle codes are removed again if the site may have missed the removal.
+    /// Time after which a removal counts as received, if the site stayed up. The removal is sent
+    /// again if the site was down or registered again within this time.
     pub sweep: Duration,
     /// Maximum number of audits in one attempt.
     pub audits_max: u32,
     /// Number of wrong generations in one attempt after which a named relay is planned around at
     /// once.
     pub corrupt_max: u32,
-    /// Number of attempts with wrong data at one destination after which it is given up.
+    /// Number of attempts with wrong data at one destination after which the destination is given
+    /// up.
     pub integrity_max: u32,
 }
 
@@ -357,17 +360,17 @@ pub enum SubmitError {
     NoDestination,
     /// The source is among the destinations.
     SourceIsDestination {
-        /// Its name.
+        /// The source's name.
         site: String,
     },
     /// A destination is named twice.
     DuplicateDestination {
-        /// Its name.
+        /// The destination's name.
         site: String,
     },
     /// The source or a destination is among the sites to be avoided.
     AvoidedEnd {
-        /// Its name.
+        /// The site's name.
         site: String,
     },
     /// A number or a path is out of range.
@@ -386,7 +389,7 @@ pub enum SubmitError {
         /// The setting.
         what: &'static str,
     },
-    /// No links lead to a destination, even if all of them work.
+    /// The topology has no path to a destination, even if all links work.
     NoPath {
         /// The source's name.
         source: String,
@@ -395,7 +398,7 @@ pub enum SubmitError {
     },
     /// A name of a congestion control that no kernel can have.
     CongestionControl {
-        /// Its beginning.
+        /// The beginning of the name.
         name: String,
     },
     /// Two overrides for one link.
@@ -403,7 +406,7 @@ pub enum SubmitError {
         /// The link.
         link: LinkId,
     },
-    /// A running transfer brings the same file to the same places with other settings.
+    /// A running transfer delivers the same file to the same destinations with other settings.
     RunsOtherwise {
         /// The transfer.
         transfer: TransferId,
@@ -427,7 +430,7 @@ pub enum SubmitError {
     },
     /// Too many questions of this site at the moment.
     TooManyQuestionsOfSite {
-        /// Its name.
+        /// The site's name.
         site: String,
         /// The limit.
         limit: usize,
@@ -439,7 +442,7 @@ pub enum SubmitError {
     },
     /// Too many transfers of this site at the moment.
     TooManyOfSite {
-        /// Its name.
+        /// The site's name.
         site: String,
         /// The limit.
         limit: usize,

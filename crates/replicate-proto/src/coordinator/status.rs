@@ -14,21 +14,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
-    /// The file exists there: verified, synced and named.
+    /// The file is at the destination: verified, synced and named.
     Done,
     /// The transfer failed.
     Failed {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
     /// The site, or every path to it, remained unavailable.
     Unreachable {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
     /// Data arrived wrong repeatedly. No wrong data was delivered.
     Integrity {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
 }
@@ -45,7 +45,7 @@ pub enum Outcome {
     Failed,
     /// At least one destination was given up because data arrived wrong.
     Integrity,
-    /// The user cancelled it.
+    /// The user cancelled the transfer.
     Cancelled,
 }
 
@@ -67,7 +67,7 @@ impl Outcome {
 pub struct Event<S = SiteId> {
     /// The transfer.
     pub transfer: TransferId,
-    /// Its attempt (0 before the first).
+    /// The number of the attempt; 0 before the first.
     pub attempt: u32,
     /// The event.
     #[serde(flatten)]
@@ -75,7 +75,7 @@ pub struct Event<S = SiteId> {
 }
 
 impl<S> Event<S> {
-    /// The same event with other names for sites.
+    /// Returns the same event with each site replaced by `name(site)`.
     pub fn map_sites<T>(self, name: impl Fn(S) -> T) -> Event<T> {
         Event { transfer: self.transfer, attempt: self.attempt, kind: self.kind.map_sites(&name) }
     }
@@ -102,21 +102,22 @@ pub enum EventKind<S = SiteId> {
         bound: BitRate,
         /// Destinations of the attempt.
         destinations: Vec<S>,
-        /// The transfers that were planned together with it; empty if it was planned as if alone.
+        /// The transfers that were planned together with this one; empty if it was planned as if
+        /// alone.
         with: Vec<TransferId>,
     },
     /// Every site is ready. The first data may have left earlier.
     Started,
     /// Progress, at most every half second.
     Progress {
-        /// Length of the file.
+        /// Length of the file in bytes.
         length_bytes: u64,
         /// Progress of each destination, in the request's order.
         destinations: Vec<DestinationProgress<S>>,
     },
     /// The attempt was stopped; another one follows if data is missing.
     Stopped {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
         /// The site that caused the stop, if the controller lost contact with it.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,11 +142,11 @@ pub enum EventKind<S = SiteId> {
     Postponed {
         /// The site.
         site: S,
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
-    /// The measured capacity of a link of the plan differs much from the declared one. Plans use
-    /// the measured one.
+    /// The measured capacity of a link of the plan differs much from the declared capacity. Plans
+    /// use the measured capacity.
     WrongCapacity {
         /// The site at the start of the link.
         from: S,
@@ -161,9 +162,9 @@ pub enum EventKind<S = SiteId> {
         /// much.
         is_limit: bool,
     },
-    /// Nothing can be done until a site or link returns.
+    /// The transfer cannot continue until a site or link returns.
     Waiting {
-        /// One line.
+        /// Reason, in one line of text.
         reason: String,
     },
     /// The transfer has ended for a destination.
@@ -182,7 +183,7 @@ pub enum EventKind<S = SiteId> {
 }
 
 impl<S> EventKind<S> {
-    /// The same event with other names for sites.
+    /// Returns the same event with each site replaced by `name(site)`.
     pub fn map_sites<T>(self, name: &impl Fn(S) -> T) -> EventKind<T> {
         match self {
             Self::Submitted => EventKind::Submitted,
@@ -311,7 +312,7 @@ pub struct TransferStatus {
     pub hash: Option<FileHash>,
     /// Scheme of the current or last attempt.
     pub scheme: Option<Scheme>,
-    /// Its predicted rate in bits per second.
+    /// Predicted rate of that attempt in bits per second.
     pub planned_bps: Option<u64>,
     /// Upper bound of the rate of any scheme, in bits per second.
     pub bound_bps: Option<u64>,
@@ -324,12 +325,12 @@ pub struct TransferStatus {
     pub corrupt: u64,
     /// Sites that provably sent wrong data.
     pub suspects: Vec<SiteId>,
-    /// The congestion controls of its connections since the controller last started, by the
+    /// Congestion controls of the transfer's connections since the controller last started, by the
     /// kernel's names.
     pub congestion_controls: Vec<String>,
-    /// Why the last attempt was stopped, if it was.
+    /// Reason for which the last attempt was stopped; `None` if it was not stopped.
     pub last_trouble: Option<String>,
-    /// Its result.
+    /// Overall result; `None` while the transfer runs.
     pub outcome: Option<Outcome>,
 }
 
@@ -344,11 +345,11 @@ pub struct DestinationStatus {
     pub verified_bytes: u64,
     /// Rate over the last seconds, in bits per second.
     pub rate_bps: u64,
-    /// Whether it is postponed because it is slow.
+    /// Whether the destination is postponed: it is slow, has no room, or could not be connected to.
     pub postponed: bool,
-    /// Why the transfer waits for it, if it does.
+    /// Reason for which the transfer waits for the site; `None` if it does not wait.
     pub away: Option<String>,
-    /// Its result.
+    /// Result for this destination; `None` while the transfer to it runs.
     pub verdict: Option<Verdict>,
 }
 
@@ -387,7 +388,7 @@ pub struct TransferSnapshot {
     pub crowded_attempts: u32,
     /// Length of the file, once known.
     pub length: Option<u64>,
-    /// Its hash, once known.
+    /// The file's hash, once known.
     pub hash: Option<FileHash>,
     /// The file's attributes, once known.
     #[serde(default)]
@@ -400,25 +401,25 @@ pub struct TransferSnapshot {
     pub corrupt: u64,
     /// Sites that may still have a run's virtual links.
     pub installed: Vec<(SiteId, Run)>,
-    /// Sites that know of the transfer.
+    /// Sites that received a command of the transfer and must be told to forget the transfer.
     pub informed: Vec<SiteId>,
-    /// Its result.
+    /// Overall result; `None` while the transfer runs.
     pub outcome: Option<Outcome>,
 }
 
 /// The state of one destination that must survive a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DestinationSnapshot {
-    /// Last known number of its bytes; only for display, since the next attempt asks again.
+    /// Last known number of verified bytes, only for display: the next attempt asks the site again.
     pub verified_bytes: u64,
-    /// How often it was postponed.
+    /// Number of times that the destination was postponed.
     pub level: u8,
-    /// Number of attempts that left it with wrong data.
+    /// Number of attempts after which the destination had wrong data.
     pub integrity: u32,
-    /// Whether some of its data may come from an earlier transfer, possibly of another file; `None`
-    /// before its first answer.
+    /// Whether some of the destination's data may come from an earlier transfer, possibly of
+    /// another file. `None` before the destination's first inventory.
     #[serde(default)]
     pub leftover: Option<bool>,
-    /// Its result.
+    /// Result for this destination; `None` while the transfer to it runs.
     pub verdict: Option<Verdict>,
 }

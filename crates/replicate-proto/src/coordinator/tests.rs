@@ -1,5 +1,5 @@
 //! The coordinator with simulated sites that answer commands, fail, return, report wrong data and
-//! delay.
+//! respond late.
 
 mod attach;
 mod digests;
@@ -19,7 +19,7 @@ pub(super) use world::request;
 use world::{ATTRIBUTES, HASH, LENGTH, World, filled_plan, internet2, topology, verdict, whole, whole_of};
 
 #[test]
-fn a_transfer_runs_its_whole_life() {
+fn completed_transfer_leaves_no_state_at_its_sites() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5, 8]));
     let status = w.run_to_end(id);
@@ -38,7 +38,7 @@ fn a_transfer_runs_its_whole_life() {
 }
 
 #[test]
-fn who_has_everything_need_not_ask_for_the_hash() {
+fn hash_is_sent_while_data_still_arrives() {
     let mut w = World::new(internet2());
     w.sites[0].remembers_hash = true;
     let id = w.submit(request(0, &[3, 8]));
@@ -46,7 +46,7 @@ fn who_has_everything_need_not_ask_for_the_hash() {
         w.tick();
         assert_eq!(w.outcome(id), None, "the hash is told while data still arrives");
     }
-    // The end of the file may be reported before the end of the flows.
+    // The destination may report the complete file before its flows end.
     let run = Run { transfer: id, attempt: Attempt(1) };
     w.sites[3].have = whole();
     w.report(SiteId(3), Report::Completed { run });
@@ -57,7 +57,7 @@ fn who_has_everything_need_not_ask_for_the_hash() {
 }
 
 #[test]
-fn programs_are_one_another_s_counterparts() {
+fn programs_of_neighbouring_sites_match() {
     let mut w = World::new(internet2());
     w.submit(TransferRequest {
         hop_overrides: vec![HopOverride {
@@ -84,7 +84,7 @@ fn programs_are_one_another_s_counterparts() {
 }
 
 #[test]
-fn a_rerun_sends_only_what_is_missing() {
+fn rerun_sends_only_missing_ranges() {
     let mut w = World::new(internet2());
     w.sites[3].have = vec![ByteRange { start: 0, end: 600_000 }];
     w.sites[5].finished = true;
@@ -101,7 +101,7 @@ fn a_rerun_sends_only_what_is_missing() {
 }
 
 #[test]
-fn nothing_to_send_needs_no_attempt_but_a_hash() {
+fn complete_destinations_need_a_hash_but_no_attempt() {
     let mut w = World::new(internet2());
     w.sites[3].have = whole();
     w.sites[5].finished = true;
@@ -119,7 +119,7 @@ fn an_empty_file_arrives() {
     assert!(w.sites[3].finished);
 }
 
-/// A running transfer with filling flows, and a site that relays only those.
+/// A running transfer with filling flows, and a site that relays only filling flows.
 fn filling(prepare: impl Fn(&mut World, SiteId)) -> (World, TransferId, SiteId) {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
@@ -167,7 +167,7 @@ fn fill_is_in_the_programs_at_lowest_priority() {
 }
 
 #[test]
-fn site_that_only_forwards_fill_is_not_needed() {
+fn failed_relay_of_only_fill_does_not_stop_attempt() {
     let deaf = filling(|w, relay| w.sites[relay.index()].deaf = true);
     let refusing = filling(|w, relay| w.sites[relay.index()].refuses = true);
     let (mut killed, id, relay) = filling(|_, _| {});
@@ -180,7 +180,7 @@ fn site_that_only_forwards_fill_is_not_needed() {
 }
 
 #[test]
-fn a_hop_that_fills_may_break() {
+fn broken_filling_hop_does_not_stop_the_attempt() {
     let (mut w, id, _) = filling(|_, _| {});
     let plan = w.coordinator.plan(id).expect("it runs").clone();
     let run = Run { transfer: id, attempt: Attempt(1) };
@@ -197,7 +197,7 @@ fn a_hop_that_fills_may_break() {
 }
 
 #[test]
-fn site_without_room_for_fill_gets_a_program_without() {
+fn site_refusing_fill_gets_a_program_without_fill() {
     let (mut w, id, _) = filling(|w, _| w.sites[5].refuses_fill = true);
     let status = w.run_to_end(id);
     assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
@@ -237,7 +237,7 @@ fn returning_site_receives_the_missed_commands() {
 }
 
 #[test]
-fn a_killed_source_is_waited_for() {
+fn transfer_waits_for_a_killed_source() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
     let id = w.submit(request(0, &[5, 8]));
@@ -252,9 +252,9 @@ fn a_killed_source_is_waited_for() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
-/// #18: a destination had a file of that name, and the transfer never continued.
+/// #18: the transfer never continued if a destination already had a file of that name.
 #[test]
-fn source_that_dies_before_the_length_is_reasked() {
+fn source_killed_before_its_answer_is_asked_again() {
     let mut w = World::new(internet2());
     w.sites[5].finished = true;
     let id = w.submit(request(0, &[5]));
@@ -265,7 +265,7 @@ fn source_that_dies_before_the_length_is_reasked() {
 }
 
 #[test]
-fn a_source_that_stays_away_fails_the_transfer() {
+fn source_that_stays_unreachable_fails_the_transfer() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
     let id = w.submit(request(0, &[5, 8]));
@@ -279,7 +279,7 @@ fn a_source_that_stays_away_fails_the_transfer() {
 }
 
 #[test]
-fn absent_destination_does_not_stop_the_others() {
+fn absent_destination_does_not_stop_other_destinations() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
     let id = w.submit(request(0, &[5, 8]));
@@ -295,7 +295,7 @@ fn absent_destination_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_destination_that_comes_back_gets_the_rest() {
+fn returning_destination_receives_its_missing_data() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
     let id = w.submit(request(0, &[5, 8]));
@@ -321,7 +321,7 @@ fn a_dead_link_is_avoided() {
 }
 
 #[test]
-fn a_destination_behind_a_dead_link_holds_nobody_up() {
+fn destination_behind_dead_link_delays_no_other_destination() {
     let mut w = World::new(topology(4, &[(0, 1), (0, 2), (2, 3)]));
     w.length = 20_000_000;
     w.dead_links.extend([LinkId(4), LinkId(5)]);
@@ -334,10 +334,10 @@ fn a_destination_behind_a_dead_link_holds_nobody_up() {
     assert!(w.now.as_secs_f64() < 1_200.0);
 }
 
-/// #17: a site with a wrong address stalled all other sites, which were blamed, and the transfer
+/// #17: a site with a wrong address stalled all other sites. They were blamed, and the transfer
 /// never ended.
 #[test]
-fn unreachable_site_is_named_with_cause_and_delays_none() {
+fn unreachable_site_is_reported_and_delays_no_destination() {
     let config = CoordinatorConfig { site_wait: Duration::from_secs(60), ..CoordinatorConfig::default() };
     let mut w = World::with(topology(3, &[(0, 1), (0, 2), (1, 2)]), config);
     w.walled.insert(SiteId(2));
@@ -360,7 +360,7 @@ fn unreachable_site_is_named_with_cause_and_delays_none() {
     assert!(status.attempts < 20, "{}", status.attempts);
 }
 
-/// #17: a site to which others could not connect at first is served once they can.
+/// #17: a site to which other sites could not connect at first is served once they can.
 #[test]
 fn site_that_becomes_reachable_gets_its_file() {
     let mut w = World::new(topology(3, &[(0, 1), (0, 2), (1, 2)]));
@@ -373,7 +373,7 @@ fn site_that_becomes_reachable_gets_its_file() {
 }
 
 #[test]
-fn a_link_that_comes_back_serves_its_destination() {
+fn restored_link_serves_its_destination() {
     let mut w = World::new(topology(4, &[(0, 1), (0, 2), (2, 3)]));
     w.dead_links.extend([LinkId(4), LinkId(5)]);
     let id = w.submit(request(0, &[1, 3]));
@@ -445,7 +445,7 @@ fn bit_flipping_cut_vertex_ends_as_integrity_failure() {
 }
 
 #[test]
-fn refusing_corruption_ends_at_once() {
+fn refuse_policy_ends_destination_at_first_corruption() {
     let mut w = World::new(internet2());
     w.sites[3].flips_bits = true;
     let id = w.submit(TransferRequest { on_corrupt: CorruptPolicy::Refuse, ..request(0, &[5, 2]) });
@@ -464,8 +464,8 @@ fn corrupt_file_is_sent_again_and_finally_refused() {
     }
 }
 
-/// #18: data of another file that an earlier transfer had left there was refused as if it had
-/// arrived wrong.
+/// #18: a transfer was refused for data of another file that an earlier transfer had left at the
+/// destination.
 #[test]
 fn leftover_of_another_file_does_not_cause_a_refusal() {
     for (left, outcome) in [(LENGTH, Outcome::Done), (0, Outcome::Integrity)] {
@@ -479,7 +479,7 @@ fn leftover_of_another_file_does_not_cause_a_refusal() {
 }
 
 #[test]
-fn source_is_asked_for_a_hash_no_attempt_reported() {
+fn source_is_asked_for_an_unreported_hash() {
     let mut w = World::new(internet2());
     w.sites[0].knows_no_hash = true;
     let id = w.submit(request(0, &[5]));
@@ -487,7 +487,7 @@ fn source_is_asked_for_a_hash_no_attempt_reported() {
 }
 
 #[test]
-fn a_slow_destination_is_left_for_later() {
+fn slow_destination_is_postponed() {
     let mut w = World::new(internet2());
     w.length = 100_000_000;
     w.sites[8].slow_divisor = 10;
@@ -506,10 +506,10 @@ fn a_slow_destination_is_left_for_later() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
-/// #17: of two equal disks, both slower than the plan, the one that was behind for five seconds was
+/// #17: of two equal disks, both slower than the plan, the disk that lagged for five seconds was
 /// postponed.
 #[test]
-fn of_equals_nobody_is_left_for_later() {
+fn equally_slow_destinations_are_not_postponed() {
     for round in 0..60u64 {
         let mut random = Seed::new(round).stream("equals", 0);
         let destinations = 2 + random.below(3) as u16;
@@ -521,7 +521,8 @@ fn of_equals_nobody_is_left_for_later() {
             w.tick();
         }
         let run = Run { transfer: id, attempt: Attempt(1) };
-        // How often a disk delays the flows: the same for all, but each at different moments.
+        // Percentage of the time in which a disk delays the flows: the same for all disks, but at
+        // different moments.
         let often = random.below(101);
         let mut share = |of: u64| if random.below(100) < of { 0.9 } else { 0.1 };
         for i in 1..240u64 {
@@ -571,7 +572,7 @@ fn two_slow_destinations_do_not_delay_a_fast_one() {
 }
 
 #[test]
-fn a_restarted_controller_goes_on() {
+fn restarted_controller_completes_running_transfers() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
     let id = w.submit(request(0, &[5, 8]));
@@ -614,7 +615,7 @@ fn transfer_starts_without_a_site_that_never_appeared() {
 }
 
 #[test]
-fn a_site_that_missed_the_removal_is_told_again() {
+fn removal_is_repeated_to_a_site_that_missed_it() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[5]));
     w.run_to_end(id);
@@ -708,16 +709,16 @@ fn tables_are_bounded() {
     assert!(!w.store.contains_key(&first));
 }
 
-/// Transfers planned alone in two rounds of four, and together in the other two.
+/// Settings of a round: two rounds of four plan transfers alone, the other two together.
 fn both_ways(round: u64) -> CoordinatorConfig {
     let joint = (round / 2 % 2 == 1).then(JointConfig::default);
     CoordinatorConfig { joint, ..CoordinatorConfig::default() }
 }
 
-/// Sites (and sometimes the controller) fail and return at random; every site that is up at the end
-/// gets the file.
+/// Sites (and sometimes the controller) fail and return at random. Every site that is up at the end
+/// receives the file.
 #[test]
-fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
+fn reachable_destinations_are_verified_after_random_failures() {
     let mut unlucky = 0;
     for round in 0..200 {
         let mut random = Seed::new(round).stream("schedule", 0);
@@ -763,7 +764,7 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
                 Verdict::Failed { reason } if reason.contains("was away") => {
                     assert_eq!((round % 2, SiteId(order[0])), (1, gone), "round {round}")
                 }
-                // The maximum number of consecutive attempts each met another failure.
+                // A new failure hit each attempt, up to the maximum number of consecutive ones.
                 Verdict::Failed { reason } if reason.contains("moved nothing") => unlucky += 1,
                 other => panic!("round {round}: {other:?}"),
             }
@@ -776,9 +777,9 @@ fn every_reachable_destination_ends_verified_whatever_dies_meanwhile() {
     assert_eq!(unlucky, 0, "destinations were given up while the sites kept dying");
 }
 
-/// The state machine continues whatever sites report, in whatever order.
+/// The state machine continues whatever the sites report, in any order.
 #[test]
-fn nonsense_from_sites_never_panics() {
+fn arbitrary_site_reports_never_panic_the_coordinator() {
     for round in 0..100 {
         let mut random = Seed::new(round).stream("nonsense", 0);
         let mut w = World::with(internet2(), both_ways(round));
@@ -832,7 +833,7 @@ fn nonsense_from_sites_never_panics() {
     }
 }
 
-/// #17: any file at a destination under the name was replaced without confirmation.
+/// #17: a transfer replaced any file of the same name at a destination without confirmation.
 #[test]
 fn existing_other_file_is_kept_unless_replacement_is_allowed() {
     for (length, hash) in [(LENGTH, FileHash([9; 32])), (LENGTH + 1, HASH)] {
@@ -850,8 +851,7 @@ fn existing_other_file_is_kept_unless_replacement_is_allowed() {
     }
 }
 
-/// #17: every inquiry found a file that may be replaced again, a hundred times per second and
-/// without end.
+/// #17: every inquiry found a replaceable file again, a hundred times per second and without end.
 #[test]
 fn a_file_that_may_be_replaced_is_found_once() {
     for remembers_hash in [false, true] {
@@ -865,11 +865,11 @@ fn a_file_that_may_be_replaced_is_found_once() {
     }
 }
 
-/// #17: a private file counted as done if its content already existed at a destination where
-/// everybody could read it, and stayed readable.
+/// #17: a private file counted as done if a destination already had its content. There, everybody
+/// could still read it.
 #[test]
-fn same_file_is_done_at_once_unless_more_readable() {
-    // At the source it is 0640.
+fn existing_copy_is_done_unless_its_permissions_are_wider() {
+    // The file has mode 0640 at the source.
     for (mode, then) in [(0o640, 0o640), (0o600, 0o600), (0o644, 0o640), (0o666, 0o640)] {
         for remembers_hash in [false, true] {
             let mut w = World::new(internet2());

@@ -27,10 +27,10 @@ use room::CrowdedSite;
 pub(super) use room::FreedRoom;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Number of unanswered questions after which a site counts as unreachable.
+/// Number of consecutive unanswered questions after which a site counts as unreachable.
 const STRIKES_MAX: u8 = 3;
-/// Maximum number of times that a destination may be postponed. After that it is served regardless
-/// of its effect on the others.
+/// Maximum number of times that a destination may be postponed. After that, its data is sent
+/// regardless of the effect on other destinations.
 const LEVEL_MAX: u8 = 3;
 /// Maximum number of runs per transfer that are remembered for removal.
 const DEBTS_MAX: usize = 1_024;
@@ -85,7 +85,7 @@ pub(super) struct Transfer {
     destinations: Vec<Target>,
     length: Option<u64>,
     hash: Option<FileHash>,
-    /// Last report of the source.
+    /// The file's attributes in the source's last report.
     attributes: Option<Attributes>,
     attempts: u32,
     idle_attempts: u32,
@@ -100,7 +100,7 @@ pub(super) struct Transfer {
     tired_sites: BTreeMap<SiteId, AvoidedResource>,
     /// Relays that provably sent wrong data or refused their part; never used again.
     suspects: BTreeSet<SiteId>,
-    /// A site refused a program with filling flows, so further plans have none.
+    /// Whether a site refused a program with filling flows. Further plans then have none.
     unfilled: bool,
     /// The congestion controls that sites reported for their connections.
     congestion_controls: BTreeSet<String>,
@@ -113,16 +113,16 @@ pub(super) struct Transfer {
     wider_plan: Option<Plan>,
     /// The transfers that were planned together with the current or last attempt.
     planned_with: Vec<TransferId>,
-    /// Last time at which it was stopped to be planned again.
+    /// Last time at which an attempt was stopped to plan the transfer again.
     moved_at: Option<Instant>,
     last_trouble: Option<String>,
-    /// Last announced wait: for which site, and why.
+    /// Text of the last announced wait: the sites and the reasons.
     last_waiting: Option<String>,
     /// Sites that had no room for their part when they were last asked.
     crowded: BTreeMap<SiteId, CrowdedSite>,
     /// Number of attempts that ended for lack of room. They do not count towards the limit.
     crowded_attempts: u32,
-    /// All destinations have waited for room once.
+    /// Whether all destinations have waited for room once.
     has_waited_for_room: bool,
     last_progress_event: Option<Instant>,
     cancelled: bool,
@@ -155,7 +155,7 @@ enum Debt {
 struct FinishedFile {
     length: u64,
     hash: FileHash,
-    /// Its permissions there, if reported.
+    /// The file's permissions at the destination, if reported.
     mode: Option<u32>,
 }
 
@@ -167,31 +167,31 @@ struct Target {
     /// Whether `have` is the site's last report and nothing has happened since that could have
     /// invalidated it.
     known: bool,
-    /// A finished file that existed before.
+    /// A finished file that the destination had before this transfer.
     found: Option<FinishedFile>,
-    /// Bytes to display.
+    /// Number of verified bytes to display.
     shown_bytes: u64,
     level: u8,
     integrity: u32,
-    /// Whether some of its data may come from an earlier transfer, possibly of another file.
-    /// Unknown before its first answer.
+    /// Whether some of the destination's data may come from an earlier transfer, possibly of
+    /// another file. `None` before the destination's first inventory.
     leftover: Option<bool>,
     /// Number of consecutive unanswered questions.
     strikes: u8,
-    /// Number of files that it did not finish in time.
+    /// Number of times that the site did not finish the file in time.
     finish_strikes: u8,
     away: Option<(Instant, OutageKind)>,
     unreached: Option<UnreachableSite>,
-    /// The site, or a site on the path of its data, had no room.
+    /// Whether the site, or a site on the path of its data, had no room.
     waits_for_room: bool,
     retry_at: Option<Instant>,
     finishing: Option<PendingQuestion>,
-    /// The attempt in which it received the hash before it had all data.
+    /// The attempt in which the site received the hash before it had all data.
     told_ahead: Option<Run>,
     verdict: Option<Verdict>,
 }
 
-/// Another site could not connect to a destination.
+/// Failed attempts of another site to connect to a destination.
 #[derive(Clone, Debug)]
 struct UnreachableSite {
     since: Instant,
@@ -225,14 +225,14 @@ enum Phase {
     Planning {
         targets: Vec<SiteId>,
         length: u64,
-        /// Until this time, any new transfer is waited for; taken once it is past.
+        /// End of the wait for any new transfer; `None` once this time is past.
         first: Option<Instant>,
-        /// Until this time, transfers are waited for that have not completed their inquiries or
-        /// that will be planned again.
+        /// End of the wait for transfers that have not completed their inquiries or that will be
+        /// planned again.
         until: Instant,
         fresh: bool,
     },
-    /// Programs are being installed; at sites that have theirs, data already flows.
+    /// Programs are being installed. Sites that have their program may already send data.
     Installing {
         attempt: Box<RunningAttempt>,
         waiting: BTreeSet<SiteId>,
@@ -256,15 +256,16 @@ enum WaitEnd {
 struct RunningAttempt {
     run: Run,
     plan: Plan,
-    /// Maximum rate at which the file may be sent, if the plan is a share.
+    /// Maximum rate at which the file may be sent, if the plan was made together with other
+    /// transfers' plans.
     ceiling: Option<BitRate>,
-    /// For each destination, the plan's rate with the measured capacities, except that hops to this
-    /// destination carry what was declared.
+    /// For each destination, the plan's rate with the measured capacities of all links. Only hops
+    /// to this destination count with at least their declared capacity.
     expected: BTreeMap<SiteId, BitRate>,
-    /// Links of the plan that were announced as declared with a wrong capacity.
+    /// Links of the plan whose wrong declared capacity was announced.
     wrong_links: BTreeSet<LinkId>,
     participants: BTreeSet<SiteId>,
-    /// Sites that do more than relay filling flows: without one of these the attempt ends.
+    /// Sites that do more than relay filling flows. The attempt ends if one of them is lost.
     needed: BTreeSet<SiteId>,
     sinks: BTreeMap<SiteId, SinkState>,
     /// Bytes passed to TCP and fraction of time blocked, of each flow.
@@ -272,7 +273,7 @@ struct RunningAttempt {
     source_done: bool,
     begun: Instant,
     active_at: Instant,
-    /// Last check for slow destinations.
+    /// Time of the last check for slow destinations.
     looked_at: Instant,
     corrupt: u32,
     audits: u32,
@@ -285,7 +286,7 @@ struct SinkState {
     verified_bytes: u64,
     samples: VecDeque<(Instant, u64)>,
     stalled: f64,
-    /// Total time in which its disk, or the path into it, delayed the flows.
+    /// Total time in which the sink's disk, or the path into the sink, delayed the flows.
     held: Duration,
     slow_since: Option<Instant>,
     done: bool,
@@ -347,11 +348,11 @@ impl Target {
     fn open(&self) -> bool {
         self.verdict.is_none()
     }
-    /// Order in which destinations are served: lower first.
+    /// Order in which destinations are served: lower values first.
     fn turn(&self) -> (bool, bool, u8) {
         (self.unreached.is_some(), self.waits_for_room, self.level)
     }
-    /// Whether all data exists there, as far as is known.
+    /// Whether the destination has all data, as far as the controller knows.
     fn full(&self, length: Option<u64>) -> bool {
         self.known && length.is_some_and(|l| ranges::bytes(&self.have) == l)
     }
@@ -366,9 +367,9 @@ impl Target {
 const CANNOT_CONNECT: &str = "cannot connect to";
 const THE_HOP: &str = "the hop";
 
-/// A line of a status or an event without the result of a connection attempt. That result is only
-/// for operators: otherwise a site could make others connect to any address and learn what exists
-/// there.
+/// A line of a status or an event without the result of a connection attempt. Only operators may
+/// read this result. Otherwise a site could make other sites connect to any address and learn what
+/// exists there.
 pub fn without_connecting(line: &str) -> &str {
     let told = [CANNOT_CONNECT, THE_HOP].into_iter().filter_map(|begin| line.find(begin)).min();
     let end = told.and_then(|at| line[at..].find(": ").map(|colon| at + colon));
@@ -503,7 +504,7 @@ impl Transfer {
         self.running().map(|r| &r.plan).or(self.last_plan.as_ref())
     }
 
-    /// The last of the plans with the most destinations.
+    /// Of the attempts' plans, the last one with the most destinations.
     pub(super) fn widest_plan(&self) -> Option<&Plan> {
         let plans = [self.wider_plan.as_ref(), self.last_plan.as_ref(), self.running().map(|r| &r.plan)];
         plans.into_iter().flatten().max_by_key(|plan| plan.destinations.len())
@@ -660,7 +661,7 @@ impl Transfer {
 }
 
 impl RunningAttempt {
-    /// Whether some flows fill.
+    /// Whether the plan has filling groups.
     fn is_filled(&self) -> bool {
         self.plan.groups.iter().any(|g| g.fills.is_some())
     }

@@ -1,4 +1,4 @@
-//! Memory of an attempt at a site, and whether there is room for it together with the others.
+//! Memory of an attempt at a site, and whether the site has room for it beside its other attempts.
 
 use crate::control::{FailureKind, SiteProgram, Submitter};
 
@@ -9,16 +9,16 @@ pub const SITES_MEMORY_PARTS: u64 = 3;
 pub const SITE_MEMORY_PARTS: u64 = 1;
 /// Number of parts of the memory; see [`SITES_MEMORY_PARTS`].
 pub const MEMORY_PARTS: u64 = 4;
-/// Number of parts of its submitter's share that an attempt with reduced buffers may use; the rest
-/// stays free for other attempts. See [`SITES_MEMORY_PARTS`].
+/// Number of parts of its submitter's share that an attempt with reduced buffers may use. The
+/// remaining part stays free for other attempts. See [`SITES_MEMORY_PARTS`].
 const REDUCED_MEMORY_PARTS: u64 = 3;
 /// Memory of a connection in addition to symbols: its TLS records in both directions (rustls
 /// buffers at most 64 KiB), and its task.
 const CONNECTION_BYTES: u64 = 96 << 10;
-/// Maximum number of packets of a flow that are remembered at each end for audits. It is more than
-/// the buffers between two sites hold.
+/// Maximum number of packets of a flow that each end remembers for audits. It is more than the
+/// buffers between two sites hold.
 pub const DIGESTS_MAX: usize = 4096;
-/// Size of each: its generation and its digest.
+/// Memory of one remembered packet in bytes: its generation and its digest.
 const DIGEST_BYTES: usize = 16;
 
 /// Maximum memory of an attempt in bytes: symbols, connections, and digests for audits.
@@ -69,14 +69,15 @@ pub(crate) fn reduce_buffers(memory_max: u64, program: &mut SiteProgram) -> Opti
     Some(asked_packets)
 }
 
-/// Whether there is memory for an attempt, given the `others` with their submitters.
+/// Checks whether there is memory for an attempt, given the `others` with their submitters.
 ///
-/// Attempts of operators may use all free memory. Attempts of sites may use at most their parts
-/// together ([`SITES_MEMORY_PARTS`]), and the attempts of one site at most its part, or one attempt
-/// if it has no other. No site can therefore keep out the others.
+/// Attempts of operators may use all free memory. Attempts of all sites together may use at most
+/// [`SITES_MEMORY_PARTS`]. The attempts of one site may use at most its part, or one attempt may
+/// use more if the site has no other. No site can therefore keep out other sites or operators.
 ///
-/// Errors: `Refused` if it can never fit, `Busy` if it must wait for others; one line. Neither
-/// message contains the free memory, so that a line stays the same as long as its cause.
+/// Errors: one line. `Refused` if the attempt can never fit, `Busy` if it must wait for other
+/// attempts. Neither message contains the free memory, so that a line stays the same as long as its
+/// cause.
 pub(crate) fn find_room(
     memory_max: u64,
     others: impl Iterator<Item = (Submitter, u64)>,
@@ -122,22 +123,22 @@ mod tests {
     /// #17: an attempt failed permanently if there was no memory at that moment, and one source
     /// could use all of it.
     #[test]
-    fn memory_is_shared_by_who_submitted_and_waited_for() {
+    fn submitters_share_a_sites_memory() {
         let (operator, site) = (Submitter::Operator, |n| Submitter::Site(SiteId(n)));
         let kind = |others: &[(Submitter, u64)], wanted: (Submitter, u64)| {
             find_room(100, others.iter().copied(), wanted).map_err(|(kind, _)| kind)
         };
         let (busy, refused) = (Err(FailureKind::Busy), Err(FailureKind::Refused));
-        // Operators may use everything and wait for others; an attempt that can never fit is
-        // refused.
+        // Operators may use everything and wait for other attempts. An attempt that can never fit
+        // is refused.
         assert_eq!(kind(&[], (operator, 100)), Ok(()));
         assert_eq!(kind(&[], (operator, 101)), refused);
         assert_eq!(kind(&[(site(1), 1)], (operator, 100)), busy);
-        // One site has a quarter, or one attempt.
+        // One site may use a quarter, or have one attempt.
         assert_eq!(kind(&[(site(1), 10)], (site(1), 15)), Ok(()));
         assert_eq!(kind(&[(site(1), 10)], (site(1), 16)), busy);
         assert_eq!(kind(&[(site(2), 10)], (site(1), 65)), Ok(()));
-        // Sites together have three quarters.
+        // Sites together may use three quarters.
         assert_eq!(kind(&[(site(2), 10)], (site(1), 66)), busy);
         assert_eq!(kind(&[], (site(1), 75)), Ok(()));
         assert_eq!(kind(&[], (site(1), 76)), refused);
@@ -198,7 +199,7 @@ mod tests {
         assert!((8..16).contains(&program.buffer_packets), "{} packets", program.buffer_packets);
         let wants = (program.submitter, memory_bytes(&program));
         assert_eq!(find_room(memory_max, std::iter::empty(), wants), Ok(()));
-        // A second transfer to some destinations runs beside it.
+        // A second transfer to some destinations runs at the same time.
         let second = memory_bytes(&fan_out(20, 65_536, 16, Submitter::Operator));
         assert_eq!(find_room(memory_max, std::iter::once(wants), (Submitter::Operator, second)), Ok(()));
         let mut few = fan_out(20, 65_536, 16, Submitter::Operator);
@@ -232,10 +233,11 @@ mod tests {
             proptest::prop_assert_eq!(fits, of(1) <= share);
         }
 
-        /// An operator's attempt of a quarter always fits, however much the sites use. A site
-        /// without attempts gets one of a quarter as long as that much of the sites' part is left.
+        /// An operator's attempt of a quarter of the memory always fits, however much the sites
+        /// use. A site without attempts can install one of that size while the sites' part has as
+        /// much left.
         #[test]
-        fn what_sites_take_leaves_operators_their_quarter(
+        fn sites_leave_a_quarter_of_memory_to_operators(
             wanted in proptest::collection::vec((0..5u16, 1..40u64), 0..60),
         ) {
             let mut given: Vec<(Submitter, u64)> = Vec::new();

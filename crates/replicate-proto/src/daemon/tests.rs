@@ -57,7 +57,7 @@ fn finish(run: Run, path: &str, length: u64) -> Command {
     Command::Finish(Finish { run, path: path.into(), length, hash, attributes: None, replace: false })
 }
 
-/// A finish whose hash contains its number.
+/// A finish command whose hash contains its number.
 fn question(n: u32, run: Run, path: &str) -> Command {
     let mut hash = FileHash([0; 32]);
     hash.0[..4].copy_from_slice(&n.to_le_bytes());
@@ -72,7 +72,7 @@ fn daemon() -> Daemon {
     Daemon::new("/srv/files", MEMORY)
 }
 
-/// The jobs and reports of a daemon, by name.
+/// The pending jobs and reports of a daemon.
 fn out(daemon: &mut Daemon) -> (Vec<Job>, Vec<Report>) {
     let jobs = std::iter::from_fn(|| daemon.poll_job()).collect();
     (jobs, std::iter::from_fn(|| daemon.poll_report()).collect())
@@ -86,7 +86,7 @@ fn installed(daemon: &mut Daemon, run: Run, path: &str) {
     daemon.handle_done(at(0), run.transfer, JobResult::Installed);
 }
 
-/// #18: a transfer whose file was complete took the file that another was writing, and the other
+/// #18: a complete transfer took a file that another transfer was writing, and the other transfer
 /// waited for a minute.
 #[test]
 fn file_finishes_only_when_no_other_transfer_writes_it() {
@@ -104,7 +104,8 @@ fn file_finishes_only_when_no_other_transfer_writes_it() {
         };
         assert!(reason.contains("out: transfer 7 is writing this file"), "{reason}");
     }
-    // A transfer that ends in time is waited for, and the next one waits for the finishing.
+    // A transfer waits for one that ends in time, and the next transfer waits until the file is
+    // finished.
     let mut daemon = daemon();
     installed(&mut daemon, run(7, 1), "out");
     daemon.handle_command(at(10), finish(run(8, 1), "out", 1));
@@ -167,7 +168,7 @@ fn early_hash_is_used_when_the_sinks_are_done() {
             assert_eq!(matches!(jobs[..], [Job::Finish(_)]), is_finished, "{arrived} {is_done_first}");
         }
     }
-    // A note is removed with its attempt.
+    // The removal of an attempt also removes its announced hash.
     let mut daemon = daemon();
     installed(&mut daemon, run(1, 1), "out");
     daemon.handle_command(at(1), finish(run(1, 1), "out", 100));
@@ -201,7 +202,7 @@ fn later_attempt_replaces_earlier_ones_and_their_memory() {
 
 /// #48: after 213 days a relay's clock overflowed, and a deadline in three seconds was in the past.
 #[test]
-fn commands_wait_whatever_the_clock_says() {
+fn commands_wait_for_files_at_any_clock_value() {
     const YEARS: std::time::Duration = std::time::Duration::from_secs(40 * 366 * 86_400);
     for now in [at(0), Instant::from_std(YEARS)] {
         let mut daemon = daemon();
@@ -216,7 +217,7 @@ fn commands_wait_whatever_the_clock_says() {
     }
 }
 
-/// #48: a destination without room read its part of the file at each try, to finish it.
+/// #48: at each try, a destination without room read its part of the file to finish it.
 #[test]
 fn refused_attempts_read_no_file() {
     let mut daemon = daemon();
@@ -264,7 +265,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..200)
 }
 
-/// The file that a job changes: until the end of the job or, if installed, until the removal.
+/// The file that a job changes until the job ends or, after an installation, until the removal.
 fn changes(job: &Job) -> Option<&str> {
     match job {
         Job::Install { program, .. } => Some(&program.sinks[0].path),
@@ -276,15 +277,15 @@ fn changes(job: &Job) -> Option<&str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Property for all commands and results: a transfer has one job at a time, two never change
-    /// one file, memory is within its bound, every question is answered once, and nothing waits
-    /// when all jobs are done.
+    /// Property for all commands and results: a transfer has at most one job at a time, and two
+    /// transfers never change one file. Memory stays within its bound. Every question is answered
+    /// once, and no command waits when all jobs are done.
     #[test]
-    fn commands_keep_their_order_their_files_and_their_answers(acts in acts()) {
+    fn random_commands_keep_order_file_exclusion_and_answers(acts in acts()) {
         let mut daemon = Daemon::new("/srv", 2 * MEMORY);
         let mut now = Instant::ZERO;
-        // Questions by number, which their hash or name contains; of installs and finishes, those
-        // refused because of their file.
+        // Numbers of the questions, which their hash or name contains. `refused` counts installs
+        // and finishes that were refused because of their file.
         let (mut asked, mut answered, mut put_off) = (0u32, BTreeSet::new(), BTreeSet::new());
         let mut refused = 0;
         let mut jobs: Vec<Job> = Vec::new();
@@ -329,8 +330,8 @@ proptest! {
                             JobResult::Nothing
                         }
                         Job::Finish(file) if !well => {
-                            // The note may be removed with its attempt; then the answer is no
-                            // longer needed.
+                            // The announced hash may be removed with its attempt. The answer is
+                            // then no longer needed.
                             put_off.insert(number(&file));
                             JobResult::NotYet
                         }

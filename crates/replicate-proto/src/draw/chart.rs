@@ -12,7 +12,8 @@ pub struct ThroughputSeries {
     pub name: String,
     /// Time since the transfer began and rate; ascending in time.
     pub points: Vec<(Duration, BitRate)>,
-    /// Rate and duration of the whole transfer, for the legend: points are averages and lag.
+    /// Rate and duration of the whole transfer, for the legend. The points are averages and lag
+    /// behind.
     pub whole: Option<(BitRate, Duration)>,
 }
 

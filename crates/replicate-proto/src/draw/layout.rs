@@ -14,7 +14,7 @@ pub(super) type Point = (f64, f64);
 /// The rectangle for sites: left, top, right, bottom.
 pub(super) type Frame = (f64, f64, f64, f64);
 
-/// Wanted distance between a site and a link of others, in pixels.
+/// Wanted distance between a site and a link between other sites, in pixels.
 const LINK_GAP: f64 = 46.0;
 /// Work limit of the iterative layouts, in examined pairs of sites.
 const PAIRS_MAX: usize = 20_000_000;
@@ -37,7 +37,7 @@ fn site_gap(sites: usize, (left, top, right, bottom): Frame) -> f64 {
     (0.72 * room_each).clamp(30.0, 165.0)
 }
 
-/// Scales points to fill the frame. Points without extent go to its middle.
+/// Scales points to fill the frame. Points without extent are placed in its middle.
 fn fit(points: &[Point], (left, top, right, bottom): Frame) -> Vec<Point> {
     let scale = |value: fn(&Point) -> f64, low: f64, high: f64| {
         let least = points.iter().map(value).fold(f64::INFINITY, f64::min);
@@ -231,7 +231,7 @@ pub(super) fn nearest_on(segment: (Point, Point), p: Point) -> Point {
     (ax + t * dx, ay + t * dy)
 }
 
-/// Moves sites apart, and away from links of others, in small steps.
+/// Moves sites apart, and away from links between other sites, in small steps.
 fn relaxed(topology: &Topology, mut at: Vec<Point>, frame: Frame) -> Vec<Point> {
     let (left, top, right, bottom) = frame;
     let gap = site_gap(at.len(), frame);

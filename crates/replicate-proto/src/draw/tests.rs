@@ -83,7 +83,7 @@ fn butterfly() -> (Topology, Plan) {
     (t, p)
 }
 
-/// Coded by hand: seattle to kansas-city, atlanta and new-york at two units.
+/// A plan coded by hand: seattle to kansas-city, atlanta and new-york at two units.
 fn internet2() -> (Topology, Plan) {
     let t = builtin("internet2", UNIT).expect("built in");
     let flows = [
@@ -177,7 +177,7 @@ fn elements(text: &str) -> usize {
 }
 
 #[test]
-fn a_coded_plan_says_what_is_added_where() {
+fn coded_plan_shows_sums_at_their_sites() {
     let (t, p) = butterfly();
     let text = svg(&t, Some(&p), Theme::Light);
     elements(&text);
@@ -191,7 +191,8 @@ fn a_coded_plan_says_what_is_added_where() {
     assert!(text.contains("⊕ 3·A+B<"), "{text}");
 }
 
-/// #17: the legend had `passes on` when no site did so, and links had no label with their contents.
+/// #17: the legend listed `passes on` although no site passed data on, and links had no label with
+/// their contents.
 #[test]
 fn legend_matches_the_picture_and_links_show_their_contents() {
     let has = |text: &str, words: [bool; 4]| {
@@ -219,7 +220,7 @@ fn legend_matches_the_picture_and_links_show_their_contents() {
 #[test]
 fn sums_use_field_arithmetic_and_delays_are_marked() {
     let t = builtin("butterfly", UNIT).expect("built in");
-    // 2 * 142 = 1 under 0x11D: the second flow undoes the first one's factor.
+    // 2 * 142 = 1 under 0x11D, so the second flow undoes the first flow's factor.
     let flows = [("s-a", "2*A+B"), ("a-c", "142*0"), ("s-b", "A+B"), ("b-c", "B'+2")];
     let p = plan(&t, Scheme::Coded, 0, &[3], 2, &flows);
     let carried = Content::of(&t, &p);
@@ -235,12 +236,12 @@ fn a_cyclic_code_is_drawn_too() {
     let p = plan(&t, Scheme::Coded, 0, &[3, 4], 2, &flows);
     let text = svg(&t, Some(&p), Theme::Dark);
     elements(&text);
-    // An endless feedback is too long to write: it gets a name, and the sums use that name.
+    // An endless feedback is too long to write. It gets a name, and the sums use that name.
     assert!(text.contains(">f1 = ") && text.contains("⊕ A+f"), "{text}");
 }
 
 #[test]
-fn pictures_repeat_and_hold_every_flow_and_site() {
+fn pictures_are_deterministic_and_show_all_flows_and_sites() {
     for (t, p) in [butterfly(), internet2(), b4(), trees()] {
         let text = svg(&t, Some(&p), Theme::Light);
         assert_eq!(text, svg(&t, Some(&p), Theme::Light));

@@ -132,7 +132,8 @@ impl Plan {
         self.check_within(topology, &capacities)
     }
 
-    /// As [`Plan::check`], with the remaining capacity of each link when the plan was made.
+    /// Checks as [`Plan::check`] does, with the remaining capacity of each link when the plan was
+    /// made.
     pub fn check_within(
         &self,
         topology: &Topology,
@@ -295,8 +296,8 @@ impl Plan {
         Ok(())
     }
 
-    /// An order of the flows in which each comes after its inputs without delay; `None` if there is
-    /// a cycle.
+    /// An order of the flows in which each flow follows its inputs without delay; `None` if there
+    /// is a cycle.
     pub fn order(&self) -> Option<Vec<FlowId>> {
         let mut waits = vec![0usize; self.flows.len()];
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); self.flows.len()];
@@ -385,8 +386,8 @@ fn first_wrong(sink: &Sink, received: &dyn Fn(usize) -> Vec<Symbol>, sent: &[Vec
     })
 }
 
-/// Decodes one generation from it and the `lookahead` after it, as in [`DecodeMap`]; advances the
-/// state.
+/// Decodes generation `g` from the inputs' generations `g` to `g + lookahead`, as in [`DecodeMap`];
+/// advances the state.
 fn decode_one(
     decode: &DecodeMap,
     received: &dyn Fn(usize) -> Vec<Symbol>,

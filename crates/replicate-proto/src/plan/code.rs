@@ -34,8 +34,8 @@ pub(super) struct Code {
 const LAYOUTS: u64 = 6;
 /// Number of layouts that are tried while all of them have a cycle.
 const LAYOUTS_CYCLIC: u64 = 18;
-/// Maximum draws of coefficients for a code with cycles. One fails with probability of about
-/// destinations * flows / 255.
+/// Maximum number of draws of coefficients for a code with cycles. A draw fails with probability of
+/// about destinations * flows / 255.
 const DRAWS: u32 = 64;
 /// Cost of a new unit of a link relative to one that another destination's path already uses.
 const NEW_UNIT: u64 = 1_000;
@@ -44,7 +44,7 @@ impl Code {
     pub fn new(problem: &Problem) -> Result<Self, PlanError> {
         let (unit, streams) = unit_and_streams(problem);
         let network = UnitNetwork::new(problem, unit, streams);
-        // Coding flows, flows, and the code with the flows that each destination receives.
+        // The best code so far, after its number of coding flows and its number of flows.
         let mut best: Option<((usize, usize), Coefficients)> = None;
         let mut cyclic: Vec<(usize, Dependencies, BTreeSet<Arc>)> = Vec::new();
         let (enough, most) = match problem.options.layout {
@@ -104,13 +104,14 @@ impl Code {
         Err(PlanError::NoCode { tries })
     }
 
-    /// The same code as routes, if no flow mixes anything: every stream then follows its own tree.
+    /// This code as routes, if no flow mixes streams: every stream then follows its own tree.
     pub fn routes(&self) -> Option<Routes> {
         if self.flows.iter().any(Flow::is_coded) {
             return None;
         }
         let mut routes = vec![Route { hops: Vec::new(), sinks: Vec::new() }; self.streams.into()];
-        // Flows come after their inputs: acyclic codes are numbered in topological order.
+        // Every flow follows its inputs in the list: acyclic codes are numbered in topological
+        // order.
         let mut place: Vec<(usize, usize)> = Vec::new();
         for flow in &self.flows {
             let (stream, parent) = match flow.terms[0].input {
@@ -132,8 +133,8 @@ impl Code {
     }
 }
 
-/// The unit and the number of streams with the largest product; among equal ones, the fewest
-/// streams.
+/// The unit and the number of streams with the largest product. Of equal products, the one with the
+/// fewest streams.
 fn unit_and_streams(problem: &Problem) -> (u64, u16) {
     let most = u64::from(problem.options.coded_streams_max);
     let bound = problem.bound();
@@ -204,15 +205,15 @@ impl UnitNetwork {
     }
 
     /// Paths to every destination that share units where possible; `None` if this layout does not
-    /// reach the rate.
+    /// reach the wanted rate.
     fn lay_paths(&self, layout: u64) -> Option<Paths> {
         let count = self.units.links();
         let mut draws = self.seed.stream("replicate-layout", layout);
         let mut order: Vec<usize> = (0..self.destinations.len()).collect();
         let mut usable = vec![1; count];
         let mut preference = vec![0; count];
-        // The third layout only goes outwards, by distance from the source, so it cannot have a
-        // cycle. It does not always suffice.
+        // The third layout uses only links that lead away from the source, so it cannot have a
+        // cycle. It does not always reach the rate.
         if layout == 2 {
             let rank = self.ranks();
             for unit in self.units.link_ids() {
@@ -398,7 +399,7 @@ impl Dependencies {
         (order.len() == waits.len()).then_some(order)
     }
 
-    /// Arcs whose removal leaves no cycle, a minimal set; the smallest of a few such sets.
+    /// A minimal set of arcs whose removal leaves no cycle: the smallest of a few such sets.
     fn feedback(&self, draws: &mut RandomStream) -> BTreeSet<Arc> {
         const ORDERS: usize = 12;
         let mut arcs: Vec<Arc> = self.arcs().collect();
@@ -491,7 +492,8 @@ impl Dependencies {
         for (unit, list) in &self.before {
             let mut own = Vec::new();
             for before in list {
-                // Ones cost a relay the least: half of them stay for the first tries.
+                // A coefficient of 1 costs a relay the least, so about half of the coefficients are
+                // 1 in the first tries.
                 let one = list.len() == 1 || attempt == 0 || attempt < 8 && draws.below(2) == 0;
                 own.push((*before, if one { 1 } else { 1 + draws.below(255) as u8 }));
             }
@@ -501,7 +503,7 @@ impl Dependencies {
         self.flows(network, &order, &terms, delayed)
     }
 
-    /// Flows for the units that some sink needs, and the flows that each sink receives.
+    /// The flows for the units that some sink needs, and the flows that each sink receives.
     fn flows(
         &self,
         network: &UnitNetwork,
@@ -546,9 +548,9 @@ impl Dependencies {
     }
 }
 
-/// Coefficients for `inputs` such that their sum has a nonzero product with every test. As few and
-/// as simple coefficients are used as are found quickly. Each test has a nonzero product with at
-/// least one input.
+/// Coefficients for `inputs` such that their sum has a nonzero product with every test. The search
+/// is short, and prefers few and simple coefficients. Each test has a nonzero product with at least
+/// one input.
 ///
 /// Source: Jaggi and others 2005, section III-B: each test forbids at most one value of a
 /// coefficient.
@@ -613,7 +615,7 @@ fn sinks(streams: u16, flows: &[Flow], destinations: &[SiteId], ends: &[Vec<Flow
 /// term delays.
 struct System {
     streams: usize,
-    /// The flows behind the state's symbols.
+    /// The flow whose previous generation each state symbol holds.
     state: Vec<FlowId>,
     /// For each flow, its coefficients over the streams, then over the state.
     rows: Matrix,

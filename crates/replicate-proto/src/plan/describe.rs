@@ -49,7 +49,7 @@ pub struct SiteWork {
     /// The sum as text, for example `f3 + 7*f5'` (`s` streams, `f` flows, `'` the previous
     /// generation).
     pub sum: String,
-    /// Whether it belongs to a group that fills another.
+    /// Whether the sum belongs to a group that fills another group.
     pub fills: bool,
 }
 
@@ -67,7 +67,7 @@ pub fn sum_text(terms: &[Term]) -> String {
 }
 
 impl Plan {
-    /// The flows that every site computes and sends, by site.
+    /// The sums that every site computes, with the flows that carry them, by site.
     ///
     /// Panics: if the plan does not belong to this topology.
     pub fn works(&self, topology: &Topology) -> Vec<SiteWork> {

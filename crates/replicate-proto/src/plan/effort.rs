@@ -41,7 +41,7 @@ impl FileToSend {
             self.limit.map(|limit| (limit, passes_in(from_source, limit))).filter(|(_, held)| *held > alone);
         let time = held.map_or(alone, |(_, held)| held);
         let limited = held.map(|(limit, _)| {
-            // At most the limit: the source sends each byte at least once.
+            // The result is at most the limit, because the source sends each byte at least once.
             let bps = u128::from(limit.as_bps()) * u128::from(self.size.as_u64())
                 / u128::from(from_source.as_u64());
             BitRate::bps(u64::try_from(bps).unwrap_or(limit.as_bps()))
@@ -50,7 +50,7 @@ impl FileToSend {
     }
 }
 
-/// Time of `size` at `rate`, to a nanosecond.
+/// Time that `size` takes at `rate`, to a nanosecond.
 fn passes_in(size: ByteCount, rate: BitRate) -> std::time::Duration {
     const NS: u128 = 1_000_000_000;
     let ns = u128::from(size.as_u64()) * 8 * NS / u128::from(rate.as_bps().max(1));

@@ -41,7 +41,7 @@ pub(super) fn product(a: &Matrix, b: &Matrix, columns: usize) -> Matrix {
     a.iter().map(row).collect()
 }
 
-/// Some `l` with `l * t = e`, if one exists; `t` need not have full rank.
+/// A matrix `l` with `l * t = e`, if one exists; `t` need not have full rank.
 pub(super) fn solve_left(t: &Matrix, e: &Matrix) -> Option<Matrix> {
     let (unknowns, equations) = (t.len(), t.first().map_or(0, Vec::len));
     let rows: Matrix = (0..equations)
@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_solved_multiplies_back(
+        fn solution_times_the_matrix_is_the_right_side(
             t in proptest::collection::vec(proptest::collection::vec(0u8..4, 4), 5),
             l in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 5), 3),
         ) {

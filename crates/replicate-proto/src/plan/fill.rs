@@ -2,10 +2,11 @@
 //! Figure 6).
 //!
 //! A destination that is reachable over the remaining capacity is filled over that capacity,
-//! separately. The other destinations of its group are filled together, by trees over all links,
-//! with a preference for emptier ones. The plan leaves nothing for these trees, but their flows of
-//! the lowest priority use capacity that the plan's own flows cannot use because of other
-//! transfers. Rates are not planned: every chunk takes a tree that has room.
+//! separately. The other destinations of its group are filled together, by trees over all links.
+//! These trees prefer links with more remaining capacity. The plan leaves no capacity for these
+//! trees, but their flows have the lowest priority. They use the capacity that the plan's flows
+//! cannot use because of other transfers. Rates are not planned: every chunk is sent over a tree
+//! that has room.
 //!
 //! Differs: the paper does not describe the choice of its uncoded paths. Read [`fill`].
 

@@ -106,13 +106,13 @@ pub fn together(requests: &[JointRequest<'_>], others: &[&Plan]) -> Result<Vec<P
 /// second.
 const SAME: f64 = 1e-3;
 
-/// Whether rates are fairer than others: the smallest is larger, or it is equal and the sum is
-/// larger.
+/// Whether `rates` are fairer than `than`: the smallest rate is larger, or it is equal and the sum
+/// is larger.
 pub fn fairer(rates: &[BitRate], than: &[BitRate]) -> bool {
     fairer_by(SAME, rates, than)
 }
 
-/// The same comparison, with a minimum difference of the fraction `gain`.
+/// Whether `rates` are fairer than `than`, as for [`fairer`], by more than the fraction `gain`.
 pub fn fairer_by(gain: f64, rates: &[BitRate], than: &[BitRate]) -> bool {
     let figures = |rates: &[BitRate]| {
         let each = || rates.iter().map(|r| r.as_bps() as f64);
@@ -143,7 +143,7 @@ fn on_one_network<'a>(requests: &[Request<'a>]) -> Result<(Vec<Request<'a>>, Vec
 /// Result of the linear program for each planner.
 struct JointShares {
     trees: Vec<Routes>,
-    /// Rate of its trees with the whole network, by planner.
+    /// Rate of each planner's trees if they had the whole network.
     alone: Vec<f64>,
     /// Bits per second of each link, by planner.
     shares: Vec<Vec<f64>>,
@@ -162,7 +162,7 @@ fn share<'p>(
         alone.push(smallest_rate(std::slice::from_ref(&packed)));
         columns.extend(packed.routes.iter().map(|(route, _)| Column { owner, uses: route.uses() }));
     }
-    // Every group of a fixed plan has its own rate, and only its existing columns.
+    // Every group of a fixed plan has one rate, and only its existing columns.
     let mut groups: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for (index, plan) in fixed.enumerate() {
         for bundle in bundles(index, plan, capacities.len()) {

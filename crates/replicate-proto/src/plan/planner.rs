@@ -46,8 +46,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Maximum fraction of the ceiling by which the ideal rate falls short of it; 0 proves that the
-    /// plan is optimal.
+    /// Maximum fraction of the ceiling by which the ideal rate falls short of the ceiling; 0 proves
+    /// that the plan is optimal.
     pub fn gap(&self) -> f64 {
         (1.0 - self.ideal.as_bps() as f64 / self.ceiling.as_bps() as f64).max(0.0)
     }
@@ -80,11 +80,11 @@ pub struct Planner<'a> {
     pub(super) problem: Problem,
 }
 
-/// The schemes among which [`Planner::auto`] chooses, in the order of tables.
+/// The schemes among which [`Planner::auto`] chooses, in the order in which tables list them.
 pub const SCHEMES: [Scheme; 5] =
     [Scheme::Coded, Scheme::Packed, Scheme::Steiner, Scheme::MultiPath, Scheme::SinglePath];
 
-/// The schemes that are planned only if they are named: interpretations of the paper's baseline.
+/// The schemes that are planned only on request: interpretations of the paper's baseline.
 const NAMED_SCHEMES: [Scheme; 2] = [Scheme::SteinerStoreAndForward, Scheme::SteinerOneTree];
 
 /// A plan of scheme `scheme` for `request`.
@@ -110,8 +110,8 @@ impl<'a> Planner<'a> {
     pub fn bound(&self) -> BitRate {
         BitRate::bps(self.problem.bound())
     }
-    /// The smallest capacity of the links that could serve the transfer: the unit of rates "in link
-    /// units".
+    /// The smallest capacity of the links that could serve the transfer. Rates "in link units" are
+    /// multiples of this capacity.
     pub fn link_unit(&self) -> BitRate {
         let least = self.problem.capacities.iter().copied().filter(|c| *c > 0).min();
         BitRate::bps(least.expect("every destination can be reached"))
@@ -136,7 +136,8 @@ impl<'a> Planner<'a> {
                 Ok(planned)
             }
             Scheme::Packed => {
-                // If the code is plain forwarding, it is already a packing in few equal trees.
+                // If the code is plain forwarding, its routes are already a packing in few equal
+                // trees.
                 let known = Code::new(problem).ok().and_then(|code| code.routes());
                 let (routes, ceiling) = routed::packed(problem, known.as_ref())?;
                 let ideal = smallest_rate(std::slice::from_ref(&routes));
@@ -193,7 +194,8 @@ impl<'a> Planner<'a> {
         Ok(self.planned(scheme, quantised, ideal, ceiling, depth))
     }
 
-    /// `depth` consecutive hops divide the rate; it is 1 if data is passed on as it arrives.
+    /// The plan of these flows, with its figures. Store-and-forward over `depth` consecutive hops
+    /// divides the rate; `depth` is 1 if data is passed on as it arrives.
     pub(super) fn planned(
         &self,
         scheme: Scheme,
@@ -231,7 +233,7 @@ impl<'a> Planner<'a> {
         PlanWithFigures { plan, figures }
     }
 
-    /// The plan with the highest predicted rate; among equally fast ones, the uncoded one with the
+    /// The plan with the highest predicted rate. Of equally fast plans, the uncoded one with the
     /// fewest bytes on links.
     ///
     /// A scheme that fails is left out and named in [`Choice::failures`].
@@ -312,7 +314,7 @@ pub struct Failure {
 /// One examined plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Its scheme.
+    /// The scheme.
     pub scheme: Scheme,
     /// The plan.
     pub planned: PlanWithFigures,
@@ -459,13 +461,13 @@ impl Plan {
         sinks.filter_map(|s| s.decode.as_ref()).map(|d| d.lookahead).max().unwrap_or(0)
     }
 
-    /// Whether the flow belongs to a group that fills another.
+    /// Whether the flow belongs to a group that fills another group.
     pub fn fills(&self, flow: &super::Flow) -> bool {
         self.groups.get(usize::from(flow.group)).is_some_and(|g| g.fills.is_some())
     }
 
-    /// How often a byte of the file crosses a link, over all links, without filling flows: the
-    /// price of the plan.
+    /// Number of link crossings of each byte of the file, over all links, without filling flows.
+    /// This number is the cost of the plan.
     pub fn copies_per_byte(&self) -> f64 {
         let bulk = self.flows.iter().zip(self.flow_units()).filter(|(f, _)| !self.fills(f));
         bulk.map(|(f, units)| units as f64 / self.groups[usize::from(f.group)].units() as f64).sum()
@@ -473,11 +475,11 @@ impl Plan {
 }
 
 impl super::Flow {
-    /// Whether it is more than a copy of one input.
+    /// Whether the flow is more than a copy of one input.
     pub fn is_coded(&self) -> bool {
         !matches!(self.terms.as_slice(), [t] if t.coefficient == 1 && !t.delayed)
     }
-    /// The stream that it copies, for a flow that begins at the source.
+    /// The stream that the flow copies, for a flow that begins at the source.
     pub fn stream(&self) -> Option<u16> {
         match self.terms.as_slice() {
             [t] if !self.is_coded() => match t.input {

@@ -1,9 +1,9 @@
 //! Rates of a plan's flows and streams.
 //!
 //! A stream of a routed group has a whole number of units, its weight. TCP gives the flows of a
-//! link equal shares, so a light stream next to a heavier one would take more than its rate: its
-//! source limits it. A stream that is the heaviest on each of its links needs no limit: the limits
-//! of the lighter streams leave it at least its rate.
+//! link equal shares, so a light stream next to a heavier one would exceed its rate. The source
+//! therefore limits the light stream. The heaviest stream on each of its links needs no limit,
+//! because the limits of the lighter streams leave it at least its rate.
 //!
 //! Read [`Plan::flow_units`] and [`Plan::stream_ceilings`].
 
@@ -11,16 +11,16 @@ use super::{Group, Input, Plan};
 use anabranch_units::{BitRate, LinkId};
 use std::collections::BTreeMap;
 
-/// Minimum rate limit of a stream: with a lower one, a chunk would take hours.
+/// Minimum rate limit of a stream. A chunk would take hours at a lower limit.
 pub(crate) const CEILING_MIN: BitRate = BitRate::bps(1_000);
 
 impl Group {
-    /// Units of a stream.
+    /// Number of units of a stream.
     pub fn weight(&self, stream: u16) -> u64 {
         self.weights.get(usize::from(stream)).map_or(1, |weight| u64::from(*weight))
     }
 
-    /// Units of all streams together.
+    /// Number of units of all streams together.
     pub fn units(&self) -> u64 {
         match self.weights.as_slice() {
             [] => self.streams.into(),
@@ -30,7 +30,8 @@ impl Group {
 }
 
 impl Plan {
-    /// Units of each flow, by flow. A flow of a cycle, which no valid plan has, counts as one unit.
+    /// Number of units of each flow, by flow. A flow of a cycle, which no valid plan has, counts as
+    /// one unit.
     pub fn flow_units(&self) -> Vec<u64> {
         let mut units = vec![1; self.flows.len()];
         if self.groups.iter().all(|g| g.weights.is_empty()) {
@@ -46,7 +47,7 @@ impl Plan {
         units
     }
 
-    /// Units on each link that the plan uses, without filling flows.
+    /// Number of units on each link that the plan uses, without filling flows.
     pub fn link_units(&self) -> BTreeMap<LinkId, u64> {
         let mut on_link = BTreeMap::new();
         let flows = self.flows.iter().zip(self.flow_units()).filter(|(flow, _)| !self.fills(flow));

@@ -19,7 +19,7 @@ pub struct Request<'a> {
     /// The remaining capacity of each link, by link id; `None` is the whole capacity. A link
     /// without remaining capacity is not used. Values may exceed the topology's.
     pub capacities: Option<Vec<BitRate>>,
-    /// How to plan.
+    /// The options of the planner.
     pub options: Options,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Request<'a> {
 /// Options of the planner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The length of a path, for the path and tree schemes.
+    /// Measure of a path's length, for the path and tree schemes.
     pub length: Length,
     /// Layout of the paths of the coded scheme.
     pub layout: Layout,
@@ -67,15 +67,15 @@ impl Default for Options {
     }
 }
 
-/// The length of a path.
+/// Measure of a path's length.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Length {
     /// All links have the same length.
     Hops,
-    /// Propagation delay.
+    /// A link's length is its propagation delay.
     Delay,
-    /// The cost of the links, rounded to a millionth of the largest.
+    /// A link's length is its cost, rounded to a millionth of the largest cost.
     Cost,
 }
 
@@ -85,8 +85,8 @@ pub enum Length {
 pub enum Layout {
     /// Destinations share links and avoid cycles where possible: few flows, little coding.
     Shared,
-    /// Each destination's paths are the shortest disjoint ones, independent of the others, as in
-    /// the paper: more flows, more coding, and cycles.
+    /// Each destination's paths are the shortest disjoint ones, whatever the paths of other
+    /// destinations, as in the paper: more flows, more coding, and cycles.
     Independent,
     /// Each destination's paths are random: only useful to try codes with cycles in tests and
     /// surveys.
@@ -141,7 +141,7 @@ pub enum PlanError {
     BadOption {
         /// Name of the option.
         name: &'static str,
-        /// Its value.
+        /// Value of the option.
         value: u64,
         /// Minimum.
         min: u64,
@@ -244,10 +244,10 @@ pub(super) struct Problem {
     pub adjacency: Adjacency,
     /// Bits per second by link; 0 for links that no useful flow can use.
     pub capacities: Vec<u64>,
-    /// By link, for the path and tree schemes; at least 1.
+    /// Length of each link, by link, for the path and tree schemes; at least 1.
     pub lengths: Vec<u64>,
     pub source: SiteId,
-    /// Ascending.
+    /// The destinations, ascending.
     pub destinations: Vec<SiteId>,
     /// Min-cut to each destination, bits per second.
     pub cuts: Vec<u64>,

@@ -1,8 +1,8 @@
 //! Uncoded plans: paths, greedily packed trees and optimally packed trees, as flows.
 //!
-//! Every scheme first gives its *routes* and their rates. Then [`quantise`] turns rates into whole
-//! numbers of units: equal flows if they lose nothing, otherwise flows of unequal rates. Sources:
-//! CodedBulk sections 2.2 and 4.1; Watel and Weisser 2016.
+//! Every scheme first determines *routes* and their rates. Then [`quantise`] turns the rates into
+//! whole numbers of units: equal flows if equal flows lose no rate, otherwise flows of unequal
+//! rates. Sources: CodedBulk sections 2.2 and 4.1; Watel and Weisser 2016.
 //!
 //! Leaves out: codes. Read [`Route`] first.
 
@@ -16,12 +16,11 @@ use anabranch_graph::{
 use anabranch_units::{LinkId, SiteId};
 use std::collections::BTreeMap;
 
-/// Copies of data from the source to some destinations: a list of hops, each after the hop that
-/// feeds it.
+/// Copies of data from the source to some destinations: a list of hops, in which each hop follows
+/// the hop that feeds it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Route {
-    /// The hop that brings the data to the beginning of this one (`None` at the source), and the
-    /// link.
+    /// For each hop, the index of the previous hop (`None` at the source), and the link.
     pub hops: Vec<(Option<usize>, LinkId)>,
     /// Destinations and the hop from which each takes its copy.
     pub sinks: Vec<(SiteId, usize)>,
@@ -62,7 +61,7 @@ impl Route {
         depths.into_iter().max().unwrap_or(0)
     }
 
-    /// The links used and how often.
+    /// The links that the route uses, with the number of uses.
     pub fn uses(&self) -> Vec<(LinkId, f64)> {
         let mut uses: BTreeMap<LinkId, f64> = BTreeMap::new();
         self.hops.iter().for_each(|(_, l)| *uses.entry(*l).or_default() += 1.0);
@@ -88,11 +87,12 @@ impl Route {
     }
 }
 
-/// One shortest path to each destination; a destination on the path of another one relays the file.
+/// One shortest path to each destination. A destination on another destination's path relays the
+/// file.
 ///
-/// Each destination (nearest first) takes one of its shortest paths with the fewest new links after
-/// the last destination on it (section 4.1: least total bandwidth). Among these it takes one with
-/// the fewest copies on its links so far.
+/// Each destination, nearest first, chooses among its shortest paths. It takes a path with the
+/// fewest new links after the last destination on it (section 4.1: least total bandwidth). Among
+/// these it takes one with the fewest copies on its links so far.
 pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     let network = &problem.adjacency;
     let far = distances(network, &problem.capacities, &problem.lengths, problem.source);
@@ -102,8 +102,8 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     let mut copies = vec![0u64; network.links()];
     let mut paths: Vec<(SiteId, Vec<LinkId>)> = Vec::new();
     for (_, destination) in order.iter().filter(|(_, s)| problem.destinations.contains(s)) {
-        // For a shortest path: the number of links that it adds, the number of copies on them, and
-        // its last link.
+        // For each site's best shortest path: the number of links that the path adds, the number of
+        // copies on them, and the path's last link.
         let mut best: Vec<Option<(u64, u64, Option<LinkId>)>> = vec![None; network.sites()];
         best[problem.source.index()] = Some((0, 0, None));
         for (distance, site) in order.iter().filter(|(_, s)| *s != problem.source) {
@@ -129,7 +129,8 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
         path.iter().skip(given.map_or(0, |at| at + 1)).for_each(|l| copies[l.index()] += 1);
         paths.push((*destination, path));
     }
-    // A group is a copy that leaves the source, including all copies that its destinations pass on.
+    // A group consists of a copy that leaves the source, and all copies that its destinations pass
+    // on.
     let mut groups: Vec<Route> = Vec::new();
     let mut home: BTreeMap<SiteId, usize> = BTreeMap::new();
     for (destination, path) in &paths {
@@ -160,7 +161,8 @@ pub(super) fn single_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     fair(problem, groups.into_iter().map(|g| vec![g]).collect())
 }
 
-/// To each destination separately, paths of least total length that fill its min-cut.
+/// Paths to each destination separately: paths of least total length that fill the destination's
+/// min-cut.
 pub(super) fn multi_path(problem: &Problem) -> Result<Vec<Routes>, PlanError> {
     let mut groups = Vec::new();
     for (destination, cut) in problem.destinations.iter().zip(&problem.cuts) {
@@ -215,7 +217,7 @@ pub(super) fn steiner(problem: &Problem) -> Routes {
     }
 }
 
-/// The best fractional packing of trees, with a proven upper bound of the rate (bits per second).
+/// The best fractional packing of trees, with a proven upper bound of its rate in bits per second.
 ///
 /// `known` is an additional packing to start from, next to the greedy one.
 pub(super) fn packed(problem: &Problem, known: Option<&Routes>) -> Result<(Routes, f64), PlanError> {
@@ -273,9 +275,9 @@ pub(super) fn cheapest(problem: &Problem, owner: usize, prices: &[f64]) -> Price
     }
 }
 
-/// Flows that are closest to the routes' rates: first the largest smallest rate, then the largest
-/// sum of rates, then the fewest flows. Flows are equal unless unequal ones promise more by a
-/// fraction of [`UNLIKE_GAIN_MIN`].
+/// Flows with the rates closest to the routes' rates. They maximise the smallest rate, then the sum
+/// of rates, and then minimise the number of flows. Flows are equal unless unequal flows promise a
+/// fraction of [`UNLIKE_GAIN_MIN`] more.
 ///
 /// Errors: [`PlanError::TooNarrow`].
 pub(super) fn quantise(
@@ -300,7 +302,7 @@ pub(super) fn quantise(
     }
 }
 
-/// The same with equal flows only.
+/// Quantises as [`quantise`] does, with equal flows only.
 ///
 /// Errors: [`PlanError::TooNarrow`].
 pub(super) fn quantise_evenly(
@@ -312,17 +314,17 @@ pub(super) fn quantise_evenly(
     Ok(even.laid(wanted, false))
 }
 
-/// Unequal flows are used only if they promise this fraction more than equal ones: equal ones need
+/// Unequal flows are used only if they promise this fraction more rate than equal flows, which need
 /// no rate limits.
 const UNLIKE_GAIN_MIN: f64 = 1e-3;
 /// Number of units into which the rate of unequal streams is divided. Rounding down loses at most
 /// one unit per stream: 0.64 % of the rate with [`STREAMS_MAX`] streams.
 const UNLIKE_UNITS: f64 = 10_000.0;
-/// The narrowest routes get no stream, up to this fraction of a group's rate together: each stream
-/// costs its sites buffers and connections.
+/// Fraction of a group's rate that the narrowest routes together may lose by getting no stream.
+/// Each stream costs its sites buffers and connections.
 const SLIVERS_SHARE: f64 = 2e-3;
-/// A rate that is short of a whole number of units by this fraction still counts as that number:
-/// solvers round.
+/// A rate that is short of a whole number of units by this fraction still counts as that number,
+/// because solvers round.
 const SHORT: f64 = 1e-4;
 
 /// Routes with whole numbers of units.
@@ -338,8 +340,8 @@ struct FittedRoutes {
 /// The best plan of equal flows, with at most `most` streams in a group: a route has as many
 /// streams as units.
 fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<FittedRoutes> {
-    // A route with a tiny part of its group's rate would need too many streams: it may be rounded
-    // to zero.
+    // A route with a tiny part of its group's rate would need too many streams, so it may be
+    // rounded to zero.
     let mut units: Vec<f64> = Vec::new();
     for group in wanted {
         let total = group.rate();
@@ -382,8 +384,8 @@ fn even(capacities: &[u64], wanted: &[Routes], most: u32) -> Option<FittedRoutes
     best
 }
 
-/// A plan of unequal flows: a route is one stream with as many units as its rate has. The narrowest
-/// routes, with [`SLIVERS_SHARE`] of a group's rate together, have no stream.
+/// A plan of unequal flows: each route is one stream, with as many units as its rate contains. The
+/// narrowest routes, with [`SLIVERS_SHARE`] of a group's rate together, have no stream.
 fn unlike(capacities: &[u64], wanted: &[Routes]) -> Option<FittedRoutes> {
     let least = wanted.iter().map(Routes::rate).fold(f64::INFINITY, f64::min);
     let unit = least / UNLIKE_UNITS;
@@ -404,9 +406,9 @@ fn unlike(capacities: &[u64], wanted: &[Routes]) -> Option<FittedRoutes> {
     fit(capacities, wanted, unit, counts, |counts, route| counts[route] > 0)
 }
 
-/// The routes with `counts` units each. Rounding down leaves room: each route for which `may` is
-/// true then gets one more unit if it fits, the groups with the fewest units first. `None` if a
-/// group has no unit.
+/// The routes with `counts` units each. Rounding down leaves capacity: each route for which `may`
+/// is true gets one more unit if it fits, the groups with the fewest units first. `None` if a group
+/// has no unit.
 fn fit(
     capacities: &[u64],
     wanted: &[Routes],
@@ -446,7 +448,8 @@ fn fit(
 }
 
 impl FittedRoutes {
-    /// The flows: a stream for each unit of a route, or for each `unlike` route that has any.
+    /// The flows: one stream for each unit of a route, or, if `unlike`, one stream for each route
+    /// with at least one unit.
     fn laid(&self, wanted: &[Routes], unlike: bool) -> QuantisedFlows {
         let (mut groups, mut flows) = (Vec::new(), Vec::new());
         for (g, (wanted, counts)) in wanted.iter().zip(&self.counts).enumerate() {

@@ -5,7 +5,7 @@ use super::{JointRequest, Plan, PlanError, Planner, Request, Scheme, together};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, SiteId};
 
-/// One of several transfers.
+/// A transfer of a workload.
 #[derive(Clone, Debug)]
 pub struct DrawnTransfer {
     /// The site that has the file.
@@ -14,7 +14,7 @@ pub struct DrawnTransfer {
     pub destinations: Vec<SiteId>,
 }
 
-/// `auto`, with a controller that plans all transfers together.
+/// Name of the scheme `auto` with a controller that plans all transfers together.
 pub const JOINT: &str = "joint";
 
 /// Why there are no plans for the name of a scheme.
@@ -48,7 +48,7 @@ impl From<PlanError> for SchemeError {
     }
 }
 
-/// The plans of all transfers, with the number of coding flows of each.
+/// The plans of all transfers, each with its number of coding flows.
 ///
 /// Errors: an unknown scheme, or an error of its planner.
 pub fn plans(
@@ -75,7 +75,7 @@ fn plan(topology: &Topology, drawn: &DrawnTransfer, scheme: &str) -> Result<(Pla
     Ok((planned.plan, planned.figures.coding_flows))
 }
 
-/// The same plans, with flows that fill the capacity that each leaves.
+/// Returns the same plans with groups that fill the capacity that each plan leaves.
 ///
 /// Errors: an error of a planner.
 pub fn filled(topology: &Topology, plans: &[Plan]) -> Result<Vec<Plan>, PlanError> {
@@ -85,7 +85,7 @@ pub fn filled(topology: &Topology, plans: &[Plan]) -> Result<Vec<Plan>, PlanErro
     plans.iter().map(fill).collect()
 }
 
-/// Maximum rate of each source: the planned rate if all were planned together.
+/// Maximum rate of each source: the planned rate if the transfers were planned together.
 pub fn ceilings(plans: &[Plan], scheme: &str) -> Vec<Option<BitRate>> {
     plans.iter().map(|plan| (scheme == JOINT).then_some(plan.rate)).collect()
 }

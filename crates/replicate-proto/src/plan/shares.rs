@@ -1,12 +1,12 @@
 //! Max-min fair rates over trees, by a linear program with columns generated as needed.
 //!
-//! Every owner (a transfer, or a group of one) moves its data over *columns*: trees or paths that
-//! use some links a number of times per unit of rate. [`max_min`] raises the smallest rate as far
-//! as possible, fixes the owners that cannot be raised further, and continues with the rest
-//! (water-filling). The program is solved in its dual form, where a new column is a new constraint.
-//! The solution consists of link prices with which no known column is cheaper than its owner's
-//! worth. If the cheapest column under these prices is already known, that proves the optimum;
-//! otherwise it is added.
+//! Every owner (a transfer, or a group of a transfer) moves its data over *columns*: trees or paths
+//! that use some links a number of times per unit of rate. [`max_min`] raises the smallest rate as
+//! far as possible, fixes the owners whose rate cannot be raised further, and continues with the
+//! other owners (water-filling). The program is solved in its dual form, where a new column is a
+//! new constraint. The solution consists of link prices with which no known column is cheaper than
+//! its owner's worth. If the cheapest column under these prices is already known, the solution is
+//! optimal; otherwise the column is added.
 //!
 //! Source: Gilmore and Gomory 1961 (column generation), as Kelley's cutting planes on the dual;
 //! max-min by stages as surveyed by Nace and Pióro 2008. microlp solves the programs. Read
@@ -16,7 +16,7 @@ use super::request::PlanError;
 use anabranch_units::LinkId;
 use microlp::{ComparisonOp, OptimizationDirection, Problem as Program, Solution, Variable};
 
-/// A way to move the data of an owner.
+/// A tree or path that moves the data of an owner.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Column {
     pub owner: usize,
@@ -24,7 +24,7 @@ pub(super) struct Column {
     pub uses: Vec<(LinkId, f64)>,
 }
 
-/// The cheapest column found, and a lower bound of the price.
+/// The cheapest column found, and a lower bound of the price of any column.
 pub(super) struct PricedColumn {
     pub column: Column,
     pub price: f64,
@@ -36,27 +36,28 @@ pub(super) struct PricedColumn {
 pub(super) struct Shares {
     /// Rate of each column, in the unit of the capacities.
     pub weights: Vec<f64>,
-    /// Upper bound of the smallest rate, over any columns.
+    /// Upper bound of the smallest rate, whichever columns are used.
     pub ceiling: f64,
 }
 
-/// A column is added if it undercuts its owner's worth by more than this fraction: far above the
-/// solver's tolerance of 1e-7 on prices of about 1, far below any difference between plans.
+/// A column is added if it undercuts its owner's worth by more than this fraction. The fraction is
+/// far above the solver's tolerance of 1e-7 on prices of about 1, and far below any difference
+/// between plans.
 const UNDERCUT: f64 = 1e-6;
 /// A worth below this counts as zero: the owner's rate can be raised further.
 const WORTHLESS: f64 = 1e-6;
 /// Fixed rates are reduced by this fraction in later programs, so that rounding cannot make them
 /// infeasible.
 const EASE: f64 = 1e-6;
-/// Far more rounds than any program of the surveys needed; beyond it, the ceiling shows the
-/// possible distance from the optimum.
+/// Maximum number of rounds, far more than any program of the surveys needed. Beyond it, the
+/// ceiling shows the possible distance from the optimum.
 const ROUNDS_MAX: usize = 2_000;
 
 /// Max-min fair rates of `owners` over `columns` and the columns that `price` adds.
 ///
-/// `price` gets an owner and the link prices and returns its cheapest column, or `None` if the
-/// given columns are all. Every owner needs at least one column at the start. `enough` is a known
-/// upper bound of the smallest rate (a min-cut): the search ends early when it is reached.
+/// `price` returns an owner's cheapest column under the given link prices, or `None` if no columns
+/// exist beside the given ones. Every owner needs at least one column at the start. `enough` is a
+/// known upper bound of the smallest rate (a min-cut): the search ends when it is reached.
 pub(super) fn max_min(
     capacities: &[f64],
     owners: usize,
@@ -121,7 +122,7 @@ pub(super) fn max_min(
     Ok(Shares { weights, ceiling })
 }
 
-/// Weights that give every owner its rate with the least sum over the links.
+/// Weights that give every owner its rate with the fewest bytes, summed over the links.
 fn fewest_bytes(capacities: &[f64], rates: &[f64], columns: &[Column]) -> Result<Vec<f64>, PlanError> {
     let mut program = Program::new(OptimizationDirection::Minimize);
     let length = |c: &Column| c.uses.iter().map(|(_, n)| *n).sum::<f64>();
@@ -143,8 +144,8 @@ fn fewest_bytes(capacities: &[f64], rates: &[f64], columns: &[Column]) -> Result
     Ok(weights.into_iter().map(|w| solution.var_value(w).max(0.0)).collect())
 }
 
-/// The dual program: link prices `y` and owners' worths `w`, `min c*y - held*w` with every column
-/// at least its worth.
+/// The dual program: link prices `y` and owners' worths `w`. It minimises `c*y - held*w`, and the
+/// price of every column is at least its owner's worth.
 struct Dual {
     solution: Solution,
     prices: Vec<Option<Variable>>,
@@ -181,7 +182,7 @@ impl Dual {
     fn worth(&self, owner: usize) -> f64 {
         self.solution.var_value(self.worths[owner])
     }
-    /// By link; infinite for links that cannot be used.
+    /// Price of each link; infinite for links that cannot be used.
     fn prices(&self) -> Vec<f64> {
         let price = |v: &Option<Variable>| v.map_or(f64::INFINITY, |v| self.solution.var_value(v).max(0.0));
         self.prices.iter().map(price).collect()

@@ -6,15 +6,15 @@ use super::{Input, Mode, Plan};
 use anabranch_units::BitRate;
 use std::borrow::Borrow;
 
-/// Flows that must advance in lock step, and a transfer's gain per additional bit per second on
-/// each of them.
+/// Flows that must advance in lock step, and the transfer's gain per additional bit per second on
+/// each of these flows.
 pub(super) struct Bundle {
     pub plan: usize,
     pub group: usize,
-    /// Flows by link.
+    /// Number of flows on each link.
     pub load: Vec<u32>,
     pub streams: f64,
-    /// Rate limit of its source; infinite without a limit.
+    /// Rate limit of the bundle's source; infinite without a limit.
     ceiling: f64,
     rate: f64,
 }
@@ -22,9 +22,9 @@ pub(super) struct Bundle {
 /// Rates of plans whose flows share the links max-min fairly, flow by flow, as TCP connections do.
 ///
 /// Flows that are coded together advance in lock step (CodedBulk section 3.2), and so do the flows
-/// of one tree, because the data is passed on hop by hop. The trees and paths of a routed group do
-/// not wait for each other, because every chunk takes one that has room. A stream takes no more
-/// than its rate limit ([`Plan::stream_ceilings`]). A plan is as fast as its slowest group. Filling
+/// of one tree, because each hop passes the data on. The trees and paths of a routed group do not
+/// wait for each other, because every chunk is sent on one that has room. A stream does not exceed
+/// its rate limit ([`Plan::stream_ceilings`]). A plan is as fast as its slowest group. Filling
 /// flows are not counted.
 /// Differs: from [`super::share_links`], which slows all flows of a plan by the same factor and is
 /// fair to plans, not to flows.
@@ -33,7 +33,8 @@ pub fn share_flows<P: Borrow<Plan>>(capacities: &[u64], plans: &[P]) -> Vec<BitR
     share_flows_under(capacities, plans, &vec![None; plans.len()])
 }
 
-/// The same with a rate limit for some sources (one entry for each plan).
+/// Computes the rates as [`share_flows`] does, with a rate limit for some sources (one entry for
+/// each plan).
 pub fn share_flows_under<P: Borrow<Plan>>(
     capacities: &[u64],
     plans: &[P],
@@ -166,15 +167,16 @@ mod tests {
         [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (1, 5), (4, 5), (2, 6), (4, 6)];
 
     #[test]
-    fn a_plan_alone_gets_what_was_planned() {
+    fn single_plan_reaches_its_planned_rate() {
         let topology = topology(&BUTTERFLY);
         let plan = plan(&topology, Scheme::Coded, 0, &[5, 6]);
         assert_eq!(share_flows(&[12_000_000; 9], &[plan]), [BitRate::mbps(24)]);
     }
 
     #[test]
-    fn coded_flows_keep_in_step_and_paths_do_not() {
-        // The second path to 3 is half as wide: paths use all of both, a code twice the smaller.
+    fn coded_flows_advance_in_step_and_paths_independently() {
+        // The second path to 3 is half as wide. Two paths use the whole capacity of both, a code
+        // uses twice the smaller one.
         let topology = topology(&[(0, 1), (1, 3), (0, 2), (2, 3)]);
         let capacities = [12_000_000, 12_000_000, 12_000_000, 6_000_000];
         let rate = |scheme| share_flows(&capacities, &[plan(&topology, scheme, 0, &[3])]);
@@ -188,7 +190,7 @@ mod tests {
         let plans =
             [plan(&topology, Scheme::SinglePath, 0, &[2]), plan(&topology, Scheme::SinglePath, 1, &[2])];
         assert_eq!(share_flows(&[12_000_000; 2], &plans), [BitRate::mbps(6), BitRate::mbps(6)]);
-        // The first is limited to 2 elsewhere: the second takes the rest.
+        // The first plan is limited to 2 Mbit/s on another link, so the second takes the rest.
         assert_eq!(share_flows(&[2_000_000, 12_000_000], &plans), [BitRate::mbps(2), BitRate::mbps(10)]);
     }
 }

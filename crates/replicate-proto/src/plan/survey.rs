@@ -1,4 +1,5 @@
-//! Plans many instances with every scheme and counts the shortfalls of each.
+//! Plans many instances with every scheme and counts how often each scheme falls short of the
+//! min-cut.
 //!
 //! Read [`Survey`] first, and [`JointSurvey`] for simultaneous transfers. [`triples`],
 //! [`random_digraph`], [`unlike_network`] and [`concurrent`] make the instances of the project's
@@ -19,11 +20,11 @@ use std::collections::BTreeMap;
 pub struct Survey {
     /// Number of planned instances.
     pub instances: u64,
-    /// Among these, the instances with an unreachable destination; they count in no other field.
+    /// Number of instances with an unreachable destination. They count in no other field.
     pub unreachable: u64,
     /// Instances in which random data passed every scheme's plan to every destination.
     pub decoded: u64,
-    /// The first few errors of other instances.
+    /// The first few errors of the other instances.
     pub errors: Vec<String>,
     /// Counts of the coded plans.
     pub coded: CodeCounts,
@@ -34,13 +35,13 @@ pub struct Survey {
     pub scattered: CodeCounts,
     /// Instances in which coding beats every uncoded plan.
     pub coding_gains: u64,
-    /// Maximum factor of that gain.
+    /// Maximum factor of that gain over the best uncoded plan.
     pub coding_gain_max: f64,
     /// Maximum fraction by which a packing may fall short of the best one.
     pub packed_gap_max: f64,
     /// Number of packings not proven optimal to within the tolerance.
     pub packed_unproven: u64,
-    /// By scheme.
+    /// Shortfall of each scheme.
     pub schemes: BTreeMap<Scheme, Shortfall>,
     /// Number of choices of `auto`, by scheme.
     pub auto: BTreeMap<Scheme, u64>,
@@ -93,9 +94,9 @@ impl CodeCounts {
 /// Comparison of one scheme's predicted rate with the min-cut.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shortfall {
-    /// Instances with a lower rate.
+    /// Number of instances in which the scheme's rate is below the min-cut.
     pub short: u64,
-    /// The same as a fraction of the instances that have a plan.
+    /// Number of short instances as a fraction of the instances that have a plan.
     pub short_share: f64,
     /// Maximum factor by which the min-cut exceeds the rate.
     pub factor_max: f64,
@@ -238,11 +239,11 @@ pub fn triples(topology: &Topology) -> Vec<(SiteId, Vec<SiteId>)> {
 
 /// The instance with number `id` of a seed: a random digraph of 5 to `sites_max` sites.
 ///
-/// Of every five instances, four have two to four links from each site to random sites (one of the
-/// four has capacities of 1 to 4, the others equal ones) and two to four reachable destinations.
-/// The fifth is a ring of relays that each get their own stream, and destinations that lack one
-/// stream, which only the ring can bring them. Many of these need codes with cycles. A few more
-/// links lead to random sites.
+/// Of every five instances, four have two to four links from each site to random sites, and two to
+/// four reachable destinations. One of these four has capacities of 1 to 4, the other three have
+/// equal capacities. The fifth instance is a ring of relays that each get a different stream. Its
+/// destinations lack one stream, which only the ring can bring. Many rings need codes with cycles.
+/// A few more links lead to random sites.
 ///
 /// Panics: for `sites_max` below 9.
 pub fn random_digraph(seed: Seed, id: u64, sites_max: u16) -> (Topology, SiteId, Vec<SiteId>) {
@@ -268,11 +269,11 @@ pub fn is_ring(id: u64) -> bool {
 /// The network with number `id` of a seed, with a source and destinations: 8 to 40 sites whose
 /// links have unequal capacities.
 ///
-/// Cables connect the sites to one network, with a mean of two to five cable ends per site. Every
-/// other network draws its capacities from `UNLIKE_GBPS`, the rest log-uniformly from 1 to 100
-/// Gbit/s; of the latter, every other pair has different capacities in the two directions. One
-/// network of every ten consists of eight disjoint paths of two hops instead. Any number of sites
-/// are destinations.
+/// Cables connect all sites, with a mean of two to five cable ends per site. Every second network
+/// draws its capacities from `UNLIKE_GBPS`, the other networks log-uniformly from 1 to 100 Gbit/s.
+/// In two of every four networks, the two directions of a cable get separate capacities. One of
+/// every ten networks consists of eight disjoint paths of two hops instead. The number of
+/// destinations is random.
 pub fn unlike_network(seed: Seed, id: u64) -> TransferInstance {
     let mut draws = seed.stream("replicate-unlike", id);
     let log_uniform = id % 2 == 1;
@@ -388,7 +389,7 @@ fn random_ring(draws: &mut RandomStream, id: u64, sites_max: u16) -> Option<Tran
         for i in (0..streams).filter(|i| *i != lacks % streams) {
             join(&mut topology, feeder(i), first + destination, 1);
         }
-        // The missing stream goes around the ring: it is taken off just before its starting point.
+        // The missing stream travels around the ring and leaves it just before its starting point.
         join(&mut topology, out(lacks + streams - 1), first + destination, 1);
     }
     for _ in 0..draws.below(3) {
@@ -422,8 +423,8 @@ pub fn survey_random(seed: Seed, ids: impl IntoIterator<Item = u64>) -> Survey {
 /// Simultaneous transfers for a random draw: `count` sources, each site at most once, each with
 /// `destinations` of the other sites.
 ///
-/// Draws of one seed are nested: fewer transfers are the first ones of more, and the same holds for
-/// destinations.
+/// Draws of one seed are nested: a draw with fewer transfers or destinations is the beginning of a
+/// draw with more.
 /// Shape: at most as many transfers as sites, each to at most all other sites.
 pub fn concurrent(
     topology: &Topology,
@@ -452,23 +453,23 @@ pub struct JointSurvey {
     pub instances: u64,
     /// Number of joint plans that mix flows.
     pub coding: u64,
-    /// The slowest transfer of each draw.
+    /// Figures of the slowest transfer of each draw.
     pub smallest: PlanningFigures,
-    /// The sum over the transfers of a draw.
+    /// Figures of the sum of rates over the transfers of a draw.
     pub sum: PlanningFigures,
 }
 
 /// One figure of a draw for each way of planning, in units of the narrowest link's rate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlanningFigures {
-    /// Each planned as if alone (`auto`): the mean over the draws.
+    /// Mean over the draws if each transfer is planned as if alone (`auto`).
     pub alone: f64,
-    /// All planned together, each source limited to its share.
+    /// All transfers are planned together, each source limited to its share.
     pub together: PlanningComparison,
-    /// The same plans without rate limits.
+    /// All transfers are planned together, without rate limits at the sources.
     pub unheld: PlanningComparison,
-    /// Each planned on arrival, together with the earlier ones, which keep their plans; or as if
-    /// alone if that is fairer.
+    /// Each transfer is planned on arrival, together with the earlier transfers, which keep their
+    /// plans. It is planned as if alone if that is fairer.
     pub in_turn: PlanningComparison,
 }
 

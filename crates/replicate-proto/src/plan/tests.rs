@@ -1,4 +1,4 @@
-//! Plans on small networks, the built-in ones and random ones. [`the_whole_claim`] takes long.
+//! Plans on small networks, the built-in ones and random ones. [`coded_plans_reach_the_min_cut_on_all_instances`] takes long.
 
 use super::survey::{Survey, survey_random, survey_triples, triples};
 use super::*;
@@ -46,7 +46,7 @@ fn wider_way_to_one() -> Topology {
 }
 
 #[test]
-fn spare_links_fill_one_destination_plan_links_others() {
+fn fill_uses_spare_links_before_plan_links() {
     let topology = wider_way_to_one();
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[1, 2]))).expect("a good request");
     let plain = planner.auto().expect("plans exist").chosen.plan;
@@ -64,7 +64,7 @@ fn spare_links_fill_one_destination_plan_links_others() {
 }
 
 #[test]
-fn what_fills_changes_nothing_that_a_plan_promises() {
+fn filling_groups_keep_the_predictions_of_a_plan() {
     let capacities =
         |t: &Topology| t.links().iter().map(|l| l.properties.capacity.as_bps()).collect::<Vec<_>>();
     for id in 0..60 {
@@ -88,7 +88,7 @@ fn what_fills_changes_nothing_that_a_plan_promises() {
 }
 
 #[test]
-fn a_group_that_cannot_fill_is_found() {
+fn check_rejects_invalid_filling_groups() {
     let topology = wider_way_to_one();
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[1, 2]))).expect("a good request");
     let good = planner.fill(&planner.plan(Scheme::Packed).expect("a plan").plan);
@@ -113,7 +113,7 @@ fn a_group_that_cannot_fill_is_found() {
 }
 
 #[test]
-fn coding_gets_two_through_the_butterfly_packing_less() {
+fn coding_beats_packing_on_the_butterfly() {
     let topology = butterfly();
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[5, 6]))).expect("a good request");
     let comparison = planner.compare().expect("plans exist");
@@ -131,9 +131,9 @@ fn coding_gets_two_through_the_butterfly_packing_less() {
     assert!(coding[0].terms.iter().all(|t| t.coefficient == 1), "plain XOR: {}", coding[0].sum);
 }
 
-/// Two destinations that each lack one stream, which a ring brings them: 7 gets the stream of site
-/// 2 and the output of site 6, 8 gets the stream of site 1 and the output of site 5. Link 3-5 feeds
-/// 4-6 and 4-6 feeds 3-5.
+/// Two destinations each lack one stream, which the ring brings. Site 7 receives the stream of site
+/// 2 and the output of site 6, site 8 the stream of site 1 and the output of site 5. Link 3-5 feeds
+/// 4-6, and 4-6 feeds 3-5.
 fn ring() -> Topology {
     network("ring", 9, "0-1 0-2 1-3 2-4 3-5 5-4 4-6 6-3 2-7 6-7 1-8 5-8", false)
 }
@@ -152,7 +152,7 @@ fn cyclic_union_is_coded_at_full_rate_with_delay() {
     assert!((comparison.packed - 1.5).abs() < 1e-5, "{}", comparison.packed);
 }
 
-/// CodedBulk Figure 1: every scheme falls short of the next one on Internet2, and an optimal
+/// CodedBulk Figure 1: on Internet2 every scheme is slower than the next one, and an optimal
 /// packing needs no code.
 #[test]
 fn simpler_schemes_are_slower_on_internet2() {
@@ -164,13 +164,13 @@ fn simpler_schemes_are_slower_on_internet2() {
     assert!((c.multi_path - 2.0 / 3.0).abs() < 1e-6 && (c.single_path - 0.5).abs() < 1e-6, "{c:?}");
     assert_eq!((c.auto, c.packed_gap, c.decodes), (Scheme::Packed, 0.0, true));
     assert!(c.coding_gain.contains("gains nothing"), "{}", c.coding_gain);
-    // The greedy packing's tree is one of seven cheapest trees, and the only one that leaves no
-    // room for a second tree.
+    // The tree of the greedy packing is one of seven cheapest trees, and the only one that leaves
+    // no capacity for a second tree.
     assert_eq!(cheapest_trees(&planner), (7, 6));
 }
 
-/// Number of cheapest trees if every link has the same price, and how many of them leave room for
-/// another tree.
+/// Number of cheapest trees if every link has the same price, and number of them that leave
+/// capacity for another tree.
 fn cheapest_trees(planner: &Planner<'_>) -> (usize, usize) {
     let problem = request::Problem::new(planner.request()).expect("a good request");
     let prices: Vec<f64> =
@@ -252,7 +252,7 @@ fn coded_equals_the_min_cut_on_random_cyclic_digraphs() {
 
 #[test]
 #[ignore = "the whole claim takes minutes: cargo test --release -p anabranch-replicate-proto -- --ignored --nocapture"]
-fn the_whole_claim() {
+fn coded_plans_reach_the_min_cut_on_all_instances() {
     let (internet2, b4) = (survey_triples(&internet2()), survey_triples(&b4()));
     let anywhere = survey_random(Seed::new(1), (0..10_000).filter(|id| !super::survey::is_ring(*id)));
     let rings = survey_random(Seed::new(1), (0..10_000).filter(|id| super::survey::is_ring(*id)));
@@ -270,7 +270,7 @@ fn refused(change: impl FnOnce(&mut Request<'_>)) -> PlanError {
 }
 
 #[test]
-fn what_cannot_be_planned_is_refused_in_one_line() {
+fn invalid_plan_requests_are_refused_in_one_line() {
     let cases = [
         (refused(|r| r.source = SiteId(9)), "no site 9"),
         (refused(|r| r.destinations.clear()), "no destination"),
@@ -330,8 +330,8 @@ fn one_tree_uses_one_link_where_packing_uses_two() {
     one.check(&topology).expect("a good plan");
 }
 
-/// Two paths of 7 and 5 Gbit/s: twelve streams of 1 Gbit/s, or, with few allowed streams, the least
-/// loss.
+/// Two paths of 7 and 5 Gbit/s give twelve streams of 1 Gbit/s. With fewer allowed streams, the
+/// unit is chosen for the least loss.
 #[test]
 fn unequal_capacities_count_in_multiples_of_a_unit() {
     let mut topology = network("two ways", 4, "", true);
@@ -365,7 +365,7 @@ fn disjoint_paths(gbps: &[u64]) -> Topology {
     topology
 }
 
-/// #48: 24 equal streams got 27 of 32 Gbit/s through these paths.
+/// #48: 24 equal streams reached 27 of 32 Gbit/s through these paths.
 #[test]
 fn disjoint_paths_of_unlike_capacities_reach_the_min_cut() {
     let topology = disjoint_paths(&[1, 1, 1, 1, 2, 8, 9, 9]);
@@ -390,7 +390,7 @@ fn capacities_of(topology: &Topology) -> Vec<u64> {
 }
 
 /// #48: `auto` was below 99 % of the min-cut on 284 of 1,000 networks of this kind. `cargo xtask
-/// bench plans` runs them all.
+/// bench plans` plans all of them.
 #[test]
 fn varied_networks_come_within_a_percent_of_min_cut() {
     let mut unlike = 0;
@@ -404,8 +404,8 @@ fn varied_networks_come_within_a_percent_of_min_cut() {
         let plan = choice.chosen.plan;
         let (rate, bound) = (plan.rate.as_bps() as f64, plan.bound.as_bps() as f64);
         assert!(rate >= 0.99 * bound, "{id}: {} of {}", plan.rate, plan.bound);
-        // A plan that runs alone, with the sources limiting light streams, gets the planned rates
-        // as TCP's shares.
+        // A plan that runs alone reaches the planned rates with TCP's shares, because the sources
+        // limit light streams.
         let shared = smallest(&share_flows(&capacities_of(&topology), std::slice::from_ref(&plan)));
         assert!(shared >= rate * (1.0 - 1e-6), "{id}: {shared} of {rate}");
         let filled = planner.fill(&plan);
@@ -415,9 +415,9 @@ fn varied_networks_come_within_a_percent_of_min_cut() {
     assert!(unlike > 10, "unlike streams are among them: {unlike}");
 }
 
-/// #48: TCP would give a light stream as much of a link as the heavy one next to it.
+/// #48: TCP would give a light stream as much of a link as the heavy stream next to it.
 #[test]
-fn a_stream_beside_a_heavier_one_has_a_ceiling() {
+fn stream_beside_a_heavier_stream_has_a_ceiling() {
     let (topology, source, destinations) = crossing_paths();
     let planner = Planner::new(Request::new(&topology, source, destinations)).expect("a good request");
     let plan = planner.plan(Scheme::Packed).expect("trees exist").plan;
@@ -446,7 +446,7 @@ fn crossing_paths() -> (Topology, SiteId, Vec<SiteId>) {
 }
 
 #[test]
-fn weights_that_do_not_fit_the_streams_are_found() {
+fn check_rejects_weights_that_do_not_match_streams() {
     let topology = disjoint_paths(&[1, 1, 1, 1, 2, 8, 9, 9]);
     let good = plan(&Request::new(&topology, SiteId(0), sites(&[1])), Scheme::Packed).expect("trees").plan;
     let spoil = |change: &dyn Fn(&mut Plan)| {
@@ -461,7 +461,7 @@ fn weights_that_do_not_fit_the_streams_are_found() {
 }
 
 #[test]
-fn nothing_uses_what_is_avoided_or_taken() {
+fn plans_use_no_avoided_site_or_exhausted_link() {
     let topology = b4();
     for scheme in SCHEMES {
         let mut request = Request::new(&topology, SiteId(0), sites(&[3, 6, 12]));
@@ -481,7 +481,7 @@ fn nothing_uses_what_is_avoided_or_taken() {
 }
 
 #[test]
-fn a_plan_survives_json() {
+fn plan_round_trips_through_json() {
     let topology = ring();
     let planner = Planner::new(Request::new(&topology, SiteId(0), sites(&[7, 8]))).expect("a good request");
     let choice = planner.auto().expect("plans exist");
@@ -490,7 +490,7 @@ fn a_plan_survives_json() {
 }
 
 #[test]
-fn a_spoilt_plan_does_not_pass_the_check() {
+fn corrupted_plan_fails_the_check() {
     let topology = butterfly();
     let good = plan(&Request::new(&topology, SiteId(0), sites(&[5, 6])), Scheme::Coded).expect("a code").plan;
     good.check(&topology).expect("a good plan");
@@ -574,7 +574,7 @@ fn generated_columns_pack_as_much_as_all_trees() {
 }
 
 #[test]
-fn a_packing_to_everyone_reaches_the_min_cut() {
+fn packing_to_all_sites_reaches_the_min_cut() {
     let topology = b4();
     for source in topology.site_ids() {
         let all: Vec<SiteId> = topology.site_ids().filter(|s| *s != source).collect();
@@ -585,7 +585,7 @@ fn a_packing_to_everyone_reaches_the_min_cut() {
     }
 }
 
-/// Trees for all of `requests` together.
+/// Trees for all of `requests`, planned together.
 fn packed_together(requests: &[Request<'_>]) -> Vec<PlanWithFigures> {
     let requests = requests.iter().cloned();
     let packed = requests.map(|request| JointRequest { request, scheme: Some(Scheme::Packed) });
@@ -593,7 +593,7 @@ fn packed_together(requests: &[Request<'_>]) -> Vec<PlanWithFigures> {
 }
 
 #[test]
-fn planning_together_is_fair_and_fits() {
+fn joint_plans_are_fair_and_fit_the_links() {
     let topology = internet2();
     let mut draws = Seed::new(3).stream("joint", 0);
     let (mut shared, mut apart) = (0.0, 0.0);
@@ -609,7 +609,7 @@ fn planning_together_is_fair_and_fits() {
         let joint = packed_together(&requests);
         let alone: Vec<Plan> =
             requests.iter().map(|r| plan(r, Scheme::Packed).expect("a plan").plan).collect();
-        // Planned as if alone, the plans then share the links.
+        // Each plan was made without the other requests, and the plans then share the links.
         let selfish = share_links(&vec![1_000_000_000; topology.links().len()], &alone);
         let mut on_link = vec![0; topology.links().len()];
         for planned in &joint {
@@ -627,7 +627,7 @@ fn planning_together_is_fair_and_fits() {
             assert!(ideal(planned) <= alone.rate.as_bps() as f64 * (1.0 + 1e-4));
         }
     }
-    // 12 % on average over these forty draws.
+    // The slowest transfer gains 12 % on average over these forty draws.
     assert!(shared > 1.1 * apart, "planned together the slowest is faster: {shared} {apart}");
 }
 
@@ -643,10 +643,10 @@ fn smallest(rates: &[BitRate]) -> f64 {
     rates.iter().map(|r| r.as_bps() as f64).fold(f64::INFINITY, f64::min)
 }
 
-/// TCP shares links per flow. With rate limits, joint plans give the slowest transfer at least the
-/// rate of separate plans; without limits, this need not hold.
+/// TCP shares links equally among flows. With rate limits, joint plans give the slowest transfer at
+/// least the rate of separate plans. Without rate limits it may get less.
 #[test]
-fn slowest_transfer_within_its_share_gets_its_solo_plan() {
+fn rate_limits_keep_slowest_transfer_at_its_separate_rate() {
     let (mut held_gain, mut free_less) = (0.0, 0);
     for topology in [internet2(), b4()] {
         let capacities: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
@@ -675,7 +675,7 @@ fn slowest_transfer_within_its_share_gets_its_solo_plan() {
 }
 
 #[test]
-fn transfer_planned_beside_others_gets_their_leftover() {
+fn added_transfer_gets_at_least_the_remaining_capacity() {
     let topology = internet2();
     let capacities: Vec<u64> = topology.links().iter().map(|l| l.properties.capacity.as_bps()).collect();
     for seed in 1..=20 {
@@ -686,8 +686,8 @@ fn transfer_planned_beside_others_gets_their_leftover() {
         let before: Vec<&Plan> = old.iter().collect();
         let new = together(&requests[2..], &before).expect("a plan").remove(0).plan;
         new.check(&topology).expect("a good plan");
-        // Its share is at least the remaining capacity of every path when the other transfers have
-        // their planned rates.
+        // The share of the new transfer is at least what every path has left while the other
+        // transfers send at their planned rates.
         let mut left = capacities.clone();
         for plan in &old {
             plan.flows.iter().for_each(|f| left[f.link.index()] -= plan.unit.as_bps());
@@ -703,8 +703,8 @@ fn transfer_planned_beside_others_gets_their_leftover() {
     }
 }
 
-/// One request declared a link used up, and another request's trees used the link: the program had
-/// no price for it.
+/// One request had no capacity left on a link, but another request's trees used the link: the
+/// linear program had no price for it.
 #[test]
 fn leftover_capacity_counts_for_all_jointly_planned_transfers() {
     let topology = internet2();
@@ -720,7 +720,7 @@ fn leftover_capacity_counts_for_all_jointly_planned_transfers() {
 }
 
 #[test]
-fn code_is_used_where_trees_fall_short_enough() {
+fn code_is_used_only_for_enough_gain() {
     let topology = butterfly();
     let draw = [(SiteId(0), sites(&[5, 6]))];
     let packed = JointRequest { scheme: Some(Scheme::Packed), ..asked(&topology, &draw).remove(0) };
@@ -769,8 +769,8 @@ fn a_scheme_is_found_by_its_name() {
     assert!(error.to_string().contains("multi_path"), "{error}");
 }
 
-/// Ties do not matter here: the one cheapest tree takes all links of the source, and no second tree
-/// remains.
+/// Ties have no effect here: the only cheapest tree uses all links of the source, and no second
+/// tree remains.
 #[test]
 fn packings_from_the_cheapest_tree_fall_short_on_internet2() {
     let topology = internet2();

@@ -72,7 +72,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A setting that is set and that real programs do not have, if any.
+    /// A setting that differs from its default and that real programs do not have, if any.
     pub fn only_simulated(&self) -> Option<&'static str> {
         (self.send_buffer != Self::default().send_buffer).then_some("send_buffer")
     }
@@ -117,9 +117,9 @@ impl Settings {
     }
 }
 
-/// Resolves a workload, which messages call `field`.
+/// Resolves a workload. Messages name the workload `field`.
 ///
-/// Errors: an unknown or invalid setting, a network in which sites cannot relay or reach each
+/// Errors: an unknown or invalid setting, or a network in which sites cannot relay or reach each
 /// other.
 pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result<Replicate, PlanError> {
     let wrong = |name: &str, message: String| PlanError { field: format!("{field}.{name}"), message };
@@ -177,7 +177,8 @@ pub fn plan(workload: &SystemWorkload, network: &Network, field: &str) -> Result
     let priorities = if settings.fill { vec![BULK, FILL] } else { vec![BULK] };
     let planned = Replicate { settings, listed, priorities, field: field.to_owned() };
     if planned.listed.is_some() {
-        // The same for every seed: its errors are reported before the first run begins.
+        // The listed transfers are the same for every seed, so their errors are reported before the
+        // first run begins.
         planned.app(network, Seed::new(0))?;
     }
     Ok(planned)

@@ -9,8 +9,8 @@ fn plan(text: &str) -> Result<Plan, String> {
     Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
-/// A line of three sites, its second half at a quarter of the rate; and three paths of unequal
-/// capacities.
+/// Two topologies: a line of three sites whose second link has a quarter of the rate, and three
+/// paths of unequal capacities.
 fn read(name: &str) -> std::io::Result<String> {
     match name {
         "crossing.toml" => Ok(crossing()),
@@ -37,7 +37,7 @@ capacity = "5 Mbit/s"
 delay = "2 ms"
 "#;
 
-/// Three paths from `a` to `d`, of 8.9, 1.4 and 8.7 Mbit/s; the narrow one shares its first link
+/// Three paths from `a` to `d`, of 8.9, 1.4 and 8.7 Mbit/s. The narrow path shares its first link
 /// with the first path and its last link with the third.
 fn crossing() -> String {
     let cable = |(a, b, mbps): (&str, &str, &str)| {
@@ -80,7 +80,8 @@ fn code_beats_packings_on_the_butterfly_as_planned() {
         assert_eq!(row.more["planned_mbps"], planned_mbps, "{scheme}");
         assert_eq!(row.finished, Some(1), "{scheme}");
         let goodput_mbps = row.goodput_mbps.expect("something was moved");
-        // Headers of TCP, IP and records take 4 %, the beginning and the end of 16 MiB some more.
+        // Headers of TCP, IP and records take 4 %. The beginning and the end of 16 MiB take some
+        // more.
         let share = goodput_mbps / planned_mbps;
         assert!((0.85..0.97).contains(&share), "{scheme}: {goodput_mbps} of {planned_mbps}");
     }
@@ -88,7 +89,7 @@ fn code_beats_packings_on_the_butterfly_as_planned() {
 
 /// #48: without rate limits TCP gives the streams of these paths 14.5 Mbit/s of the planned 19.
 #[test]
-fn streams_of_unlike_rates_get_what_was_planned() {
+fn streams_of_unequal_rates_reach_their_planned_rates() {
     let outcome = run(r#"
         duration = "25 s"
         warmup = "5 s"
@@ -110,7 +111,7 @@ fn streams_of_unlike_rates_get_what_was_planned() {
 }
 
 #[test]
-fn equal_runs_are_equal_and_other_seeds_draw_others() {
+fn runs_repeat_with_their_seed_and_differ_otherwise() {
     let drawn = |seed: u64, scheme: &str| {
         run(&format!(
             r#"
@@ -205,7 +206,7 @@ fn fill_uses_capacity_left_by_waiting_codes() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_setting() {
+fn errors_name_the_invalid_setting() {
     let wrong = |settings: &str, network: &str| {
         plan(&format!("duration = \"1 s\"\n[network]\ntopology = {network}\n[workload]\nkind = \"replicate\"\n{settings}"))
             .expect_err("must be refused")

@@ -37,7 +37,7 @@ pub enum ProgramError {
     OutOfRange {
         /// Name of the number.
         what: &'static str,
-        /// Its value.
+        /// Value of the number.
         value: u64,
         /// Minimum and maximum.
         allowed: (u64, u64),
@@ -48,8 +48,8 @@ pub enum ProgramError {
     Decode(u16),
     /// A group cannot fill the group that it names.
     Fill(u16),
-    /// The plan requires sites to store a coded group's flows before they pass them on, but these
-    /// flows wait for each other anyway.
+    /// The plan requires sites to store a coded group's flows before they pass them on, although
+    /// these flows wait for each other in any case.
     StoreAndForward(u16),
 }
 
@@ -85,7 +85,7 @@ impl SiteProgram {
         let packets = u64::from(self.buffer_packets);
         // A job's result occupies the vTx slot that was reserved for it.
         let links: u64 = self.outgoing.iter().map(|o| (o.terms.len() as u64 + 1) * packets).sum();
-        // Packets on the path to the disk.
+        // Packets that are on the way to the disk.
         let stored = if self.store_and_forward { self.incoming.len() as u64 * packets } else { 0 };
         let sinks: u64 = self
             .sinks
@@ -112,8 +112,8 @@ impl SiteProgram {
     }
 }
 
-/// The parts of the machine during construction: first groups, then incoming flows, then their
-/// consumers.
+/// The parts of the machine during construction. Groups are added first, then incoming flows, then
+/// the consumers of the flows.
 struct SiteParts<'a, S> {
     program: &'a SiteProgram,
     groups: Vec<Group>,
@@ -140,7 +140,7 @@ impl<S: CheckedSymbol> Site<S> {
     pub fn new(program: &SiteProgram) -> Result<Self, ProgramError> {
         between("symbol_bytes", program.symbol_bytes.into(), 1, crate::msg::SYMBOL_BYTES_MAX.into())?;
         between("buffer_packets", program.buffer_packets.into(), 1, BUFFER_PACKETS_MAX.into())?;
-        // Piece numbers and offsets then never overflow, whatever is added to them.
+        // With this limit, sums of piece numbers and offsets never overflow.
         between("length", program.length, 0, i64::MAX as u64)?;
         let mut parts = SiteParts::new(program)?;
         program.incoming.iter().try_for_each(|incoming| parts.add_incoming(incoming))?;
@@ -171,8 +171,8 @@ impl<'a, S: CheckedSymbol> SiteParts<'a, S> {
         self.groups.get(usize::from(number)).ok_or(ProgramError::Group(number))
     }
 
-    /// Maximum number of connections of one flow. Data of a filling flow is confirmed in its order,
-    /// so that flow uses one connection.
+    /// Maximum number of connections of one flow. The data of a filling flow is confirmed in its
+    /// order, so a filling flow has one connection.
     fn stripes_max(&self, group: u16) -> Result<u64, ProgramError> {
         Ok(if self.group(group)?.fills.is_some() { 1 } else { STRIPES_MAX })
     }
@@ -221,11 +221,11 @@ impl<'a, S: CheckedSymbol> SiteParts<'a, S> {
         Ok(())
     }
 
-    /// Connects the input of a term to its place in a link.
+    /// Connects the input of a term to the term's position in a link.
     fn add_term(&mut self, of: u16, input: Input, (link, term): (usize, usize)) -> Result<(), ProgramError> {
         let (streams, is_fill) = (self.group(of)?.streams, self.group(of)?.fills.is_some());
         let consumers = match input {
-            // Filling data counts only once it is everywhere, so it must not wait.
+            // Filling data counts only once every destination has it, so it must not wait.
             Input::Flow(flow) if self.program.store_and_forward && !is_fill => {
                 if self.incoming.get(&flow).is_none_or(|i| i.group != of) {
                     return Err(ProgramError::Flow(flow));

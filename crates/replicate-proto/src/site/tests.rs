@@ -28,10 +28,10 @@ struct HandPlan {
     fill: Vec<HandFill>,
 }
 
-/// Another group, which fills the first.
+/// A second group, which fills the first group.
 struct HandFill {
     streams: u16,
-    /// Numbered after the flows of the previous groups.
+    /// Flows of the filling group, numbered after the flows of the previous groups.
     flows: Vec<HandFlow>,
     sinks: Vec<(u16, Vec<u32>)>,
 }
@@ -67,7 +67,7 @@ fn filled_butterfly() -> HandPlan {
     butterfly().filled_by(1, tree, &[(5, &[10]), (6, &[12])])
 }
 
-/// The butterfly, where only 5 is filled.
+/// The butterfly, where only destination 5 is filled.
 fn half_filled_butterfly() -> HandPlan {
     let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 5, &[flow(9)])];
     butterfly().filled_by(1, path, &[(5, &[10])])
@@ -79,7 +79,7 @@ fn twice_filled_butterfly() -> HandPlan {
     half_filled_butterfly().filled_by(1, path, &[(6, &[12])])
 }
 
-/// Two trees, filled by two others.
+/// Two trees, filled by two other trees.
 fn filled_trees() -> HandPlan {
     let trees = vec![
         hand_flow(0, 1, &[stream(0)]),
@@ -106,7 +106,7 @@ fn hand_flow(from: u16, to: u16, terms: &[Term]) -> HandFlow {
     HandFlow { from, to, terms: terms.to_vec() }
 }
 
-/// The butterfly: 0 sends A through 1 and B through 2, 3 adds them, 5 and 6 need both.
+/// The butterfly: 0 sends A through 1 and B through 2, 3 adds them, and 5 and 6 need both streams.
 fn butterfly() -> HandPlan {
     let decode = |rows: [[u8; 2]; 2]| {
         Some(DecodeMap { lookahead: 0, state: 0, output: rows.map(|r| r.to_vec()).to_vec(), next: vec![] })
@@ -131,7 +131,7 @@ fn butterfly() -> HandPlan {
     }
 }
 
-/// Two trees from 0: to 1 and on to 2, and to 2 and on to 1.
+/// Two trees from 0: one to 1 and on to 2, the other to 2 and on to 1.
 fn two_trees() -> HandPlan {
     HandPlan {
         mode: Mode::Routed,
@@ -148,8 +148,8 @@ fn two_trees() -> HandPlan {
     }
 }
 
-/// Two trees of different depth: one is a chain over all sites, the other branches at once. 1
-/// relays the first tree and also feeds a branch.
+/// Two trees of different depth: one is a chain over all sites, the other branches at the source's
+/// first relay. Site 1 relays the first tree and also feeds a branch.
 fn deep_trees() -> HandPlan {
     HandPlan {
         mode: Mode::Routed,
@@ -169,8 +169,8 @@ fn deep_trees() -> HandPlan {
     }
 }
 
-/// A code on a cycle: 1 and 2 each add the other's data of one generation ago (with Massey and
-/// Sain's decoder, derived by hand).
+/// A code on a cycle: sites 1 and 2 each add the other's data of the previous generation. The
+/// decoder is Massey and Sain's, derived by hand.
 ///
 /// Flow 2 (1 to 2) carries a(g) + f3(g-1), flow 3 (2 to 1) carries b(g) + f2(g). Site 1 needs both
 /// streams and receives a(g) and f3(g) = b(g) + a(g) + f3(g-1), so b(g) = f3(g) - a(g) - s with s =
@@ -295,8 +295,7 @@ struct Outcome {
     sent: BTreeMap<FlowId, u64>,
 }
 
-/// Fraction of the time in which a flow may move: `quarters` of four draws, and none any more after
-/// `packets` packets.
+/// Pace of a flow: it may move in `quarters` of four draws, and stops after `packets` packets.
 #[derive(Copy, Clone, Debug)]
 struct FlowPace {
     quarters: u64,
@@ -307,7 +306,7 @@ const ALWAYS: FlowPace = FlowPace { quarters: 4, packets: u64::MAX };
 
 type Wire = VecDeque<Frame<Bytes>>;
 
-/// Runs all machines in random steps until nothing moves any more.
+/// Runs all machines in random steps until none of them can continue.
 fn run(
     programs: &[SiteProgram],
     file: &[u8],
@@ -317,7 +316,7 @@ fn run(
     run_at(programs, file, random, |_| ALWAYS, spoil)
 }
 
-/// As [`run`], with a pace for each flow.
+/// Runs the programs as [`run`] does, with a pace for each flow.
 fn run_at(
     programs: &[SiteProgram],
     file: &[u8],
@@ -502,8 +501,8 @@ fn file(length: usize) -> Vec<u8> {
     (0..length).map(|_| random.next_u64() as u8).collect()
 }
 
-/// Every copy equals the file, no data arrived wrong, and no site used more than its program's
-/// bound.
+/// Checks that every copy equals the file, no data arrived wrong, and no site exceeded its
+/// program's bound.
 fn all_whole(programs: &[SiteProgram], file: &[u8], outcome: &Outcome) -> Result<(), TestCaseError> {
     prop_assert_eq!(outcome.corrupt, 0);
     for copy in outcome.copies.iter().flatten() {
@@ -519,7 +518,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn destinations_get_the_file_in_any_order_and_buffers(
+    fn destinations_receive_the_file_at_any_order_and_buffers(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..4,
     ) {
         let hand = [butterfly, two_trees, deep_trees, cycle][which]();
@@ -544,7 +543,7 @@ proptest! {
     }
 
     #[test]
-    fn fill_never_harms_however_slow_or_short_it_is(
+    fn filling_flows_of_any_pace_leave_the_file_intact(
         seed: u64, length in 1usize..4000, symbol_bytes in 1u32..300, buffer in 1u16..4, which in 0usize..5,
         paces in proptest::collection::vec((0u64..5, prop_oneof![0u64..20, Just(u64::MAX)]), 4),
     ) {
@@ -592,7 +591,7 @@ proptest! {
     }
 
     #[test]
-    fn only_the_missing_ranges_travel(seed: u64, which in 0usize..3) {
+    fn only_missing_ranges_are_sent(seed: u64, which in 0usize..3) {
         let hand = [butterfly, two_trees, cycle][which]();
         let file = file(2000);
         let work = [ByteRange { start: 100, end: 350 }, ByteRange { start: 1990, end: 2000 }];
@@ -611,7 +610,7 @@ proptest! {
         let file = file(10 * 2 * 64);
         let work = [ByteRange { start: 0, end: file.len() as u64 }];
         let programs = programs(&butterfly(), &work, file.len() as u64, 64, 2);
-        // Flow 6 is the sum with which both destinations decode.
+        // Flow 6 is the sum that both destinations need to decode.
         let outcome = run(&programs, &file, &mut Seed::new(seed).stream("order", 0), |flow, packet| {
             if flow == FlowId(6) && packet.generation == at {
                 let mut bytes = packet.symbol.to_vec();
@@ -630,7 +629,7 @@ proptest! {
 }
 
 #[test]
-fn the_filled_group_ends_where_it_meets_the_other() {
+fn filled_group_ends_where_it_meets_the_fill() {
     let hands =
         [(filled_butterfly(), 2), (twice_filled_butterfly(), 2), (filled_trees(), 1), (filled_cycle(), 2)];
     for (hand, per_generation) in hands {
@@ -648,7 +647,7 @@ fn the_filled_group_ends_where_it_meets_the_other() {
         let fill = input(&hand.fill[0].sinks[0].1);
         let all = 200 * u64::from(hand.streams) / per_generation;
         assert!(fill > 50, "{fill} chunks of 200 filled");
-        // Data in transit when they met arrived twice: less than the buffers hold.
+        // Data in transit when the groups met arrived twice. It is less than the buffers hold.
         let flush = u64::from(hand.flush * hand.streams);
         assert!(bulk + fill < all + flush + 40, "{bulk} and {fill} of {all}");
     }
@@ -673,7 +672,7 @@ fn stalled_tree_delays_the_other_by_one_retransmission() {
 }
 
 #[test]
-fn destination_with_its_own_fill_finishes_before_the_others() {
+fn destination_without_fill_receives_all_data_from_code() {
     let file = file(64 * 200);
     let hand = half_filled_butterfly();
     let work = [ByteRange { start: 0, end: file.len() as u64 }];
@@ -686,7 +685,7 @@ fn destination_with_its_own_fill_finishes_before_the_others() {
 }
 
 #[test]
-fn a_program_that_fills_wrongly_is_refused() {
+fn program_with_an_invalid_filling_group_is_refused() {
     let work = [ByteRange { start: 0, end: 100 }];
     let good = programs(&filled_butterfly(), &work, 100, 10, 1);
     let refused = |site: usize, change: fn(&mut SiteProgram)| {
@@ -706,7 +705,7 @@ fn a_program_that_fills_wrongly_is_refused() {
 }
 
 #[test]
-fn a_peer_cannot_confirm_what_it_was_not_sent() {
+fn confirmation_of_unsent_packets_is_refused() {
     let work = [ByteRange { start: 0, end: 100 }];
     let programs = programs(&filled_butterfly(), &work, 100, 10, 2);
     let mut site = Site::<Bytes>::new(&programs[0]).expect("a good program");
@@ -725,7 +724,7 @@ fn a_peer_cannot_confirm_what_it_was_not_sent() {
 }
 
 #[test]
-fn a_program_that_contradicts_itself_is_refused() {
+fn inconsistent_program_is_refused() {
     let work = [ByteRange { start: 0, end: 100 }];
     let good = programs(&butterfly(), &work, 100, 10, 1);
     let refused = |site: usize, change: fn(&mut SiteProgram)| {

@@ -1,6 +1,6 @@
-//! Links that are declared with a wrong capacity. One of six cables among four sites is wrong by a
-//! factor of ten, either way. The controller names the link, and its second transfer is as fast as
-//! with right numbers.
+//! Links that are declared with a wrong capacity. One of six cables among four sites is declared
+//! ten times too fast or too slow. The controller names the link, and its second transfer is as
+//! fast as with correct capacities.
 
 use super::requests::last_request;
 use super::world::World;
@@ -30,7 +30,8 @@ fn request(topology: &Topology, name: &str) -> TransferRequest {
     TransferRequest { symbol_bytes: 16_384, buffer_packets: 16, ..last_request(topology, name) }
 }
 
-/// Times of two transfers, and the links that plans use with another capacity than declared.
+/// Durations of two transfers, and the links for which plans use another capacity than the declared
+/// one.
 fn two_transfers(wrong: Option<(usize, BitRate)>) -> (Duration, Duration, Vec<LinkId>) {
     let topology = declared(wrong);
     let mut world = World::calm(topology.clone(), |_| RATE);
@@ -47,7 +48,7 @@ fn wrong_capacity_is_named_and_costs_one_transfer() {
     assert_eq!(named, []);
     let seconds = Duration::as_secs_f64;
     println!("right: {:.2} and {:.2} s", seconds(right), seconds(again));
-    // The other cables are alike: one end is the source, or both are destinations.
+    // The other cables are like one of these: one end is the source, or both ends are destinations.
     for cable in [0, 3] {
         let (a, b) = CABLES[cable];
         for rate in [BitRate::mbps(1), BitRate::mbps(100)] {
@@ -57,7 +58,7 @@ fn wrong_capacity_is_named_and_costs_one_transfer() {
             let own = |link: &LinkId| link.index() / 2 == cable;
             assert!(named.iter().all(own), "{case}: {named:?} are not all of the cable");
             assert!(seconds(second) <= 1.1 * seconds(right), "{case}: {second} after {first}");
-            // A link that costs nothing may stay unknown.
+            // A wrong capacity that delays no transfer may stay unknown.
             assert!(!named.is_empty() || seconds(first) <= 1.1 * seconds(right), "{case}: {first}");
         }
     }

@@ -20,12 +20,12 @@ impl World {
         self.ids.len() == self.requests.len() && self.ids.keys().all(|id| self.is_durably_over(*id))
     }
 
-    /// Whether a controller that starts now would find that the transfer has ended.
+    /// Whether a controller that starts now would read from the store that the transfer has ended.
     pub fn is_durably_over(&self, id: TransferId) -> bool {
         self.store.snapshots.get(&id).is_some_and(|s| s.outcome.is_some())
     }
 
-    /// Whether no state is left of ended transfers.
+    /// Whether the sites have no state of ended transfers.
     pub fn is_quiet(&self) -> bool {
         let is_quiet = |host: &super::site::Host| {
             host.process.as_ref().is_some_and(|process| {
@@ -48,14 +48,15 @@ impl World {
         (0..self.requests.len()).filter(wants).collect()
     }
 
-    /// A file has just got its name: it must be one that a request sent there.
+    /// Checks a file that has just received its name: some request must have sent that file to the
+    /// site.
     pub fn check_named(&self, site: usize, name: &str) {
         let bytes = self.hosts[site].disk.finished(name).expect("it has just got it");
         let is_sent = |number: &usize| self.sources[&self.requests[*number].source_path].bytes == *bytes;
         assert!(self.wanting(site, name).iter().any(is_sent), "{name} at {site} is nobody's");
     }
 
-    /// Invariants after every event.
+    /// Checks the invariants after every event.
     pub fn check(&self) {
         for (site, host) in self.hosts.iter().enumerate() {
             let Some(process) = &host.process else { continue };
@@ -71,7 +72,7 @@ impl World {
         }
     }
 
-    /// After the report of a broken connection, its attempt must not continue.
+    /// Checks that an attempt does not continue after the report of a broken connection.
     pub fn check_report(&self, report: &Report) {
         let Report::HopFailed { run, unconnected: false, .. } = report else { return };
         let status = self.controller.as_ref().and_then(|c| c.coordinator.status(run.transfer));
@@ -81,15 +82,15 @@ impl World {
         assert!(!status.is_some_and(|s| goes_on(&s)), "{run:?} goes on without a connection");
     }
 
-    /// Whether a fault may prevent the controller from telling a site something, or the site from
-    /// doing it.
+    /// Whether a fault may prevent a site from receiving a command or from executing it.
     fn is_disturbed(&self, site: usize) -> bool {
         let is_slow = self.hosts[site].disk_ms > DISK_MS || self.lost_ppm > 0;
         let is_cut = self.is_frozen(site) || self.is_frozen(CONTROLLER) || !self.is_reached(site, CONTROLLER);
         is_slow || is_cut || self.controller.is_none() || self.trouble().is_some()
     }
 
-    /// No state of an attempt stays at a reachable site when another attempt has followed.
+    /// Checks that no state of an attempt stays at a reachable site after another attempt has
+    /// followed.
     pub fn check_stale(&mut self) {
         let now = self.schedule.now();
         let is_over = |run: &Run| {
@@ -126,7 +127,7 @@ impl World {
         format!("{statuses:#?}, sites {sites:?}, {} connections", self.conns.len())
     }
 
-    /// Whether every path to a site passes through sites that a transfer no longer trusts.
+    /// Whether every path to a site passes through suspected sites of the transfer.
     fn is_cut_off(&self, request: &TransferRequest, suspects: &[SiteId], site: SiteId) -> bool {
         let (mut reached, mut new) = (BTreeSet::from([request.source]), vec![request.source]);
         while let Some(at) = new.pop() {
@@ -141,15 +142,15 @@ impl World {
         !reached.contains(&site)
     }
 
-    /// Whether data may have arrived wrong until the transfer gave up. A corrupting relay is found
-    /// if no other fault occurs.
+    /// Whether data may have arrived wrong until the transfer gave up. A corrupting relay is always
+    /// found if no other kind of fault occurs.
     fn may_be_wrong(&self, id: TransferId, request: &TransferRequest) -> bool {
         let is_found = self.only == Some(Fault::Spoil) && request.on_corrupt == CorruptPolicy::Repair;
         self.spoiled.contains(&id) && !is_found
     }
 
-    /// Invariants at the end: every reported file exists, and every reachable destination was
-    /// served.
+    /// Checks the invariants at the end: every file that was reported exists, and every reachable
+    /// destination was served.
     pub fn check_end(&self) {
         for (id, number) in &self.ids {
             let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);
@@ -182,14 +183,14 @@ impl World {
         }
     }
 
-    /// The files of the last requests are at their destinations.
+    /// Checks that the files of the last requests are at their destinations.
     pub fn check_last(&self, first: usize) {
         for (id, number) in self.ids.iter().filter(|(_, number)| **number >= first) {
             let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);
             let sent = &self.sources[&request.source_path].bytes;
             for (d, state) in request.destinations.iter().zip(&snapshot.destinations) {
-                // A slow link that was measured divides a plan into more streams than a site with
-                // little memory takes.
+                // A plan for a link that was measured as slow has more streams than a site with
+                // little memory accepts.
                 let is_refused = |reason: &str| reason.contains("with the smallest buffers: more than");
                 if self.memory_max < MEMORY_ENOUGH
                     && matches!(&state.verdict, Some(Verdict::Failed { reason }) if is_refused(reason))

@@ -1,9 +1,10 @@
-//! The controller's process around the coordinator, and its communication with each site: commands
-//! by long polls and reports in batches, both repeated until they are answered; the sites that
-//! count as gone; the durability of state before commands leave.
+//! The controller's process around the coordinator, and its communication with each site. Sites
+//! fetch commands by long polls and send reports in batches; both are repeated until they are
+//! answered. The controller also tracks sites that count as lost, and makes state durable before
+//! commands leave.
 //!
 //! Modelled on `controller.rs`, `client.rs` and `relay.rs` of the service, around the same
-//! machines. Leaves out: a site's process that is refused because another one serves the site.
+//! machines. Leaves out: a site's process that is refused because another process serves the site.
 
 use super::network::AGAIN;
 use super::world::{CONTROLLER, ScheduleEvent, World};
@@ -16,11 +17,11 @@ use anabranch_sessions::{NotJoined, PeerSession, Position};
 use anabranch_units::{Duration, Instant, SiteId};
 use std::collections::BTreeMap;
 
-/// Silence after which a site counts as gone.
+/// Silence after which a site counts as lost.
 const GRACE: Duration = Duration::from_secs(3);
 const COMMANDS_WAIT: Duration = Duration::from_secs(5);
 const REPLY_TIME: Duration = Duration::from_secs(20);
-/// Time for which one batch of reports is tried before it counts as a new one.
+/// Time for which a batch of reports is retried before it counts as a new batch.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Durable state of the controller.
@@ -35,7 +36,7 @@ pub struct Store {
 struct Poll {
     ask: u64,
     session: u64,
-    /// Registration of its site.
+    /// Number of the site's registration.
     times: u64,
     position: Position,
     probes: Option<u64>,
@@ -43,7 +44,7 @@ struct Poll {
 
 pub struct Controller {
     pub coordinator: Coordinator<DefaultPlanner>,
-    /// Start of its clock, and the total of its jumps since.
+    /// Start of the controller's clock, and the total of the clock's jumps since then.
     began: Instant,
     pub ahead: Duration,
     sessions: SiteSessions,
@@ -72,17 +73,17 @@ pub enum Answer {
 #[derive(Default)]
 pub struct Link {
     session: PeerSession,
-    /// Requests without an answer: for registration, for commands, with reports.
+    /// Open requests: for registration, for commands, and with reports.
     waiting: [Option<u64>; 3],
-    /// The registrations in which these were sent.
+    /// Number of the registration in which each request was sent.
     sent_in: [u64; 3],
-    /// The current batch of reports, the time of its first try, and its number of reports from the
-    /// outbox.
+    /// The current batch of reports, the time of its first try, and the number of reports that it
+    /// takes from the outbox.
     batch: u64,
     since: Instant,
     in_hand: usize,
     outbox: Outbox,
-    /// Reports that arrived in the meantime.
+    /// Reports that arrived since the batch was made.
     new: Vec<Report>,
 }
 
@@ -106,14 +107,14 @@ impl Controller {
         self.began + local.saturating_since(Instant::ZERO + self.ahead)
     }
 
-    /// Next due time, in the world's time.
+    /// Next due time at the controller, in the world's time.
     pub fn due(&self) -> Option<Instant> {
         let due =
             [self.sessions.poll_timeout(), self.coordinator.poll_timeout(), self.unsaved.poll_timeout()];
         Instant::earliest(due).map(|local| self.world(local))
     }
 
-    /// The open requests: site, session and number of each.
+    /// The open requests: site, session and number of each request.
     pub fn standing(self) -> Vec<(usize, u64, u64)> {
         let polls = self.polls.into_iter().enumerate();
         polls.filter_map(|(site, poll)| poll.map(|poll| (site, poll.session, poll.ask))).collect()
@@ -148,7 +149,7 @@ impl World {
         self.drain();
     }
 
-    /// The site's process failed, and the controller's host sees its connections close.
+    /// Handles the failure of a site's process, whose connections to the controller's host close.
     pub fn hang_up(&mut self, site: usize, session: u64) {
         let now = self.schedule.now();
         let is_reached = self.is_reached(site, CONTROLLER);
@@ -177,7 +178,7 @@ impl World {
         self.controller.as_ref()?.unsaved.trouble()
     }
 
-    /// First the changes become durable, then commands leave.
+    /// Makes the changes durable, and then sends the commands.
     fn drain(&mut self) {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
@@ -225,7 +226,7 @@ impl World {
         }
     }
 
-    /// Answers the waiting request for commands, if there are any or its time has passed.
+    /// Answers a waiting request for commands, if there are commands or its time has passed.
     fn answer_poll(&mut self, site: usize, is_over: bool) {
         let now = self.schedule.now();
         let Some(controller) = &mut self.controller else { return };
@@ -253,7 +254,7 @@ impl World {
         self.schedule.after(delay, ScheduleEvent::Answer { site, session, ask, answer });
     }
 
-    /// A request arrives at the controller's host.
+    /// Handles a request that arrives at the controller's host.
     pub fn handle_ask(&mut self, site: usize, session: u64, ask: u64, what: SiteRequest) {
         if !self.is_session(site, session) {
             return;
@@ -277,8 +278,8 @@ impl World {
                 self.answer(site, session, ask, answer);
             }
             SiteRequest::Poll { position, times } => {
-                // Each site has one open request at a time: the connection of an earlier one has
-                // ended.
+                // Each site has one open request at a time. The connection of an earlier request
+                // has ended.
                 if controller.polls[site]
                     .replace(Poll { ask, session, times, position, probes: None })
                     .is_some()
@@ -334,7 +335,7 @@ impl World {
         Some(&mut process.link)
     }
 
-    /// A site reports something.
+    /// Sends a report of a site to the controller.
     pub fn say(&mut self, site: usize, report: Report) {
         let Some(session) = self.hosts[site].process.as_ref().map(|process| process.session) else { return };
         if !matches!(report, Report::Progress { .. }) {
@@ -396,7 +397,7 @@ impl World {
         self.schedule.after(patience, ScheduleEvent::Answer { site, session, ask, answer: Answer::Broken });
     }
 
-    /// An answer arrives at a site's host.
+    /// Handles an answer that arrives at a site's host.
     pub fn handle_answer(&mut self, site: usize, session: u64, ask: u64, answer: Answer) {
         let is_broken = matches!(answer, Answer::Broken);
         if !is_broken && !self.is_reached(site, CONTROLLER) {
@@ -408,7 +409,7 @@ impl World {
         match answer {
             Answer::Registered { queue, after } => {
                 link.session.handle_joined(queue, after);
-                // Requests to an earlier controller wait for nothing.
+                // Requests to an earlier controller need no answer.
                 link.waiting = [None; 3];
             }
             Answer::Commands { times, commands } => {
@@ -419,7 +420,7 @@ impl World {
             Answer::NotRegistered => link.session.handle_not_joined(link.sent_in[lane]),
             Answer::Broken => {
                 let pause = Duration::from_ms(100 + self.random.below(900));
-                // Until then the lane is occupied.
+                // The lane is occupied until the pause ends.
                 self.link(site, session).expect("looked up above").waiting[lane] = Some(ask);
                 return self.schedule.after(pause, ScheduleEvent::AskAgain { site, session, lane, ask });
             }
@@ -434,7 +435,7 @@ impl World {
         }
     }
 
-    /// The open requests of a site are lost.
+    /// Loses the open requests of a site.
     pub fn lose_requests(&mut self, site: usize) {
         let Some(process) = &self.hosts[site].process else { return };
         let session = process.session;

@@ -1,9 +1,9 @@
 //! A site's disk: partial files, as `anabranch_disk::partial` keeps them, and finished files, which
 //! have their name.
 //!
-//! A finished file is on the disk. A partial file was never synced: a loss of power may remove,
-//! halve or keep any piece, with or without its entry in the journal. The journal is therefore
-//! trusted only as far as the bytes match its hashes.
+//! A finished file is durable. A partial file was never synced: a loss of power may remove, halve
+//! or keep any piece, with or without its entry in the journal. The journal is therefore trusted
+//! only as far as the bytes match its hashes.
 
 use anabranch_pieces::{ByteRange, FileHash, GenerationHash, PieceHasher, RangeSet};
 use anabranch_units::RandomStream;
@@ -25,7 +25,8 @@ pub enum FinishResult {
 /// A partial file.
 #[derive(Clone, Debug)]
 struct Partial {
-    /// A file that is started again under the same name has another number.
+    /// Number of the partial file. A file that is started again under the same name has another
+    /// number.
     number: u64,
     bytes: Vec<u8>,
     journal: Vec<(ByteRange, GenerationHash)>,
@@ -80,7 +81,7 @@ impl Partial {
 }
 
 impl Disk {
-    /// A finished file.
+    /// The contents of a finished file.
     pub fn finished(&self, path: &str) -> Option<&Arc<Vec<u8>>> {
         self.finished.get(path)
     }
@@ -90,7 +91,7 @@ impl Disk {
         self.open.is_empty()
     }
 
-    /// The partial file of a name, opened; `None` if it does not exist.
+    /// Opens the partial file of a name; `None` if it does not exist.
     fn existing(&mut self, path: &str) -> Result<Option<&mut Partial>, DiskFull> {
         let Some(partial) = self.partial.get_mut(path) else { return Ok(None) };
         if self.open.insert(path.to_owned()) {
@@ -135,14 +136,14 @@ impl Disk {
         Ok(self.existing(path)?.map_or_else(Vec::new, |partial| partial.have.ranges().to_vec()))
     }
 
-    /// The verified ranges of a file that an attempt writes; `None` if it is finished, or is
-    /// another file.
+    /// The verified ranges of a file that an attempt writes; `None` if the file is finished, or if
+    /// the partial file of this name has another number.
     pub fn have_of(&self, path: &str, number: u64) -> Option<Vec<ByteRange>> {
         let partial = self.partial.get(path).filter(|partial| partial.number == number);
         partial.map(|partial| partial.have.ranges().to_vec())
     }
 
-    /// Writes a piece to the file with that number; ignored if the file is finished.
+    /// Writes a piece to the file with that number. The write is ignored if the file is finished.
     pub fn write(
         &mut self,
         (path, number): (&str, u64),
@@ -195,13 +196,13 @@ impl Disk {
         Ok(FinishResult::Named)
     }
 
-    /// Closes all files except the written ones.
+    /// Closes all files except those in `written`.
     pub fn close_but(&mut self, written: &BTreeSet<String>) {
         self.open.retain(|path| written.contains(path));
         self.drop_empty();
     }
 
-    /// The process is killed, or the power fails.
+    /// Handles the end of the process, or a loss of power if `power` is given.
     pub fn crash(&mut self, power: Option<&mut RandomStream>) {
         self.open.clear();
         let Some(random) = power else { return };
@@ -220,7 +221,8 @@ impl Disk {
         }
     }
 
-    /// Flips a bit of a partial file that no process has open. Returns false if there is none.
+    /// Flips a bit of a partial file that no process has open. Returns false if there is no such
+    /// file.
     pub fn flip(&mut self, random: &mut RandomStream) -> bool {
         let closed =
             self.partial.iter_mut().filter(|(path, p)| !self.open.contains(*path) && !p.bytes.is_empty());

@@ -1,8 +1,8 @@
 //! Connections between sites, as the daemon's runners make and lose them, over links with delays.
 //!
-//! A frame that cannot pass is sent again, as by TCP. The receiving end sends a heartbeat every
-//! [`BEAT`]. The sending end gives up after [`HOP_TIMEOUT`] without one, and the receiving end
-//! after the same time without an acknowledgement of its heartbeat. Filling flows may starve.
+//! A frame that cannot pass is retransmitted, as by TCP. The receiving end sends a heartbeat every
+//! [`BEAT`]. The sending end gives up after [`HOP_TIMEOUT`] without a heartbeat, and the receiving
+//! end after the same time without an acknowledgement of its heartbeat. Filling flows may starve.
 
 use super::runner::Runner;
 use super::world::{ScheduleEvent, World};
@@ -32,10 +32,10 @@ const HEADER_BYTES: u64 = 60;
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It connects, or is not attached.
+    /// The end is still connecting, or is not attached to an attempt.
     Not,
     Open,
-    /// It has seen the flow's end.
+    /// The end has read the end of the flow.
     Done,
     Closed,
 }
@@ -55,10 +55,10 @@ pub enum GreetingResult {
     Nobody,
 }
 
-/// An item on a connection.
+/// An item in transit on a connection.
 enum Wire {
     Frame(Frame<Bytes>),
-    /// Bytes of padding.
+    /// Padding, by its number of bytes.
     Padding(u32),
 }
 
@@ -88,7 +88,7 @@ pub struct Conn {
     pub from: usize,
     pub to: usize,
     link: LinkId,
-    /// Sessions of the processes at its ends.
+    /// Sessions of the processes at the connection's ends.
     sessions: [u64; 2],
     pub sender: End,
     pub receiver: End,
@@ -100,7 +100,7 @@ pub struct Conn {
     flying: VecDeque<Wire>,
     arrived: VecDeque<Wire>,
     last_arrival: Instant,
-    /// The sender writes no more: frames in transit still arrive.
+    /// Whether the sender writes no more. Frames in transit still arrive.
     is_shut: bool,
     heard_at: Instant,
     acked_at: Instant,
@@ -122,7 +122,7 @@ impl Conn {
             Side::Receiver => (self.to, self.sessions[1]),
         }
     }
-    /// Whether its sender waits for it, with data or padding.
+    /// Whether the sender has data or padding to send and waits for the connection.
     fn is_blocked(&self, window: usize, machine: &Site<Bytes>) -> bool {
         let last = self.flying.back().or(self.arrived.back());
         let has_more = machine.can_produce(self.flow) || matches!(last, Some(Wire::Padding(_)));
@@ -190,7 +190,7 @@ impl World {
         self.schedule.after(ANSWER_TIMEOUT, ScheduleEvent::Answerless(id, try_));
     }
 
-    /// Whether a connection is still being made, by this try.
+    /// Whether the connection is still being made, by try `try_`.
     fn is_trying(&self, id: u64, try_: Option<u32>) -> bool {
         self.conns.get(&id).is_some_and(|conn| {
             conn.sender == End::Not
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// One end detects that the connection is broken.
+    /// Handles a broken connection that one end has detected.
     pub fn fail(&mut self, id: u64, side: Side, reason: &str) {
         let conn = self.conns.get_mut(&id).expect("callers looked it up");
         let was_connecting = side == Side::Sender && conn.sender == End::Not;
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// One end closes; the other end is notified if possible.
+    /// Closes one end. The other end is notified if possible.
     pub fn close(&mut self, id: u64, side: Side) {
         let is_reset = self.random.below(2) == 0;
         let conn = self.conns.get_mut(&id).expect("callers looked it up");
@@ -358,7 +358,7 @@ impl World {
         }
     }
 
-    /// The receiver of a closed connection sees its end once it has read the rest.
+    /// Ends a closed connection at its receiver once the receiver has read all frames.
     fn end_if_drained(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id) else { return };
         if conn.is_shut
@@ -390,7 +390,7 @@ impl World {
         }
     }
 
-    /// A frame arrives at the receiving host.
+    /// Handles a frame that arrives at the receiving host.
     pub fn handle_frame(&mut self, id: u64) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (from, to) = (conn.from, conn.to);
@@ -410,7 +410,7 @@ impl World {
         }
     }
 
-    /// Once per second: the heartbeat of the receiving end.
+    /// Handles the heartbeat that the receiving end sends once per second.
     pub fn handle_beat(&mut self, id: u64) {
         let now = self.schedule.now();
         let Some(conn) = self.conns.get(&id) else { return };
@@ -460,7 +460,7 @@ impl World {
         }
     }
 
-    /// The receiving end of a filling flow sends its confirmed count.
+    /// Sends the confirmed count of a filling flow from its receiving end.
     pub fn handle_confirm(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.receiver == End::Open) else { return };
         let (to, run, flow) = (conn.to, conn.run, conn.flow);
@@ -488,7 +488,7 @@ impl World {
         self.stir(from, run);
     }
 
-    /// The receiving end has read something, and the sending end is notified.
+    /// Notifies the sending end that the receiving end has read data.
     pub fn handle_acked(&mut self, id: u64) {
         let Some(conn) = self.conns.get(&id).filter(|conn| conn.sender == End::Open) else { return };
         let (from, to, run) = (conn.from, conn.to, conn.run);
@@ -499,7 +499,7 @@ impl World {
         }
     }
 
-    /// The receiving end has taken everything.
+    /// Notifies the sending end that the receiving end has read all data.
     pub fn handle_taken(&mut self, id: u64) {
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.sender == End::Open) else { return };
         let (from, to) = (conn.from, conn.to);
@@ -510,7 +510,7 @@ impl World {
         self.drop_if_over(id);
     }
 
-    /// Passes arrived frames to an attempt, as far as it has room. Returns whether there were any.
+    /// Passes arrived frames to an attempt while it has room. Returns whether any frame was passed.
     pub fn take_in(&mut self, site: usize, runner: &mut Runner, local: Instant) -> bool {
         let of_run = |(_, conn): &(&u64, &Conn)| {
             conn.to == site
@@ -558,8 +558,8 @@ impl World {
         moved
     }
 
-    /// Sends an attempt's frames over its connections, as far as they accept them. Returns whether
-    /// there were any.
+    /// Sends an attempt's frames over its connections while they accept frames. Returns whether any
+    /// frame was sent.
     pub fn send_on(&mut self, site: usize, runner: &mut Runner, local: Instant) -> bool {
         let of_run = |(_, conn): &(&u64, &Conn)| {
             conn.from == site && conn.run == runner.run() && conn.sender == End::Open && !conn.is_shut
@@ -612,7 +612,7 @@ impl World {
         moved
     }
 
-    /// One of the open connections is lost.
+    /// Loses one of the open connections.
     pub fn lose_connection(&mut self) {
         let stand: Vec<u64> =
             self.conns.iter().filter(|(_, c)| c.sender == End::Open).map(|(id, _)| *id).collect();
@@ -630,7 +630,7 @@ impl World {
     }
 }
 
-/// Flips a bit of a packet, if it has one.
+/// Flips a bit of a packet. Returns false if the packet is empty.
 pub fn spoil(packet: &mut Packet<Bytes>, random: &mut anabranch_units::RandomStream) -> bool {
     if packet.symbol.is_empty() {
         return false;

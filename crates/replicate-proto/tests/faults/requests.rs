@@ -43,7 +43,7 @@ fn draw_request(random: &mut RandomStream, topology: &Topology, number: u64) -> 
     ];
     let limited = random.below(4) == 0;
     let avoids_relay = random.below(6) == 0 && !to.contains(&1);
-    // The cable between the two destinations is not essential.
+    // The cable between the two destinations may be avoided: each destination has another path.
     let links = topology.links().len() as u64;
     let is_between = |l: &LinkId| {
         let link = topology.link(*l);
@@ -73,8 +73,8 @@ fn draw_request(random: &mut RandomStream, topology: &Topology, number: u64) -> 
     }
 }
 
-/// A small file to all sites under a name, replacing an existing one: requested after all other
-/// transfers have ended.
+/// A small file to all sites under a name, which replaces an existing file. It is requested after
+/// all other transfers have ended.
 pub fn last_request(topology: &Topology, name: &str) -> TransferRequest {
     let others = topology.site_ids().filter(|site| *site != SiteId(0));
     TransferRequest {
@@ -89,7 +89,7 @@ pub fn last_request(topology: &Topology, name: &str) -> TransferRequest {
         bandwidth_limit: None,
         symbol_bytes: 2_000,
         buffer_packets: 2,
-        // Data of another file from an earlier transfer is no reason to give up.
+        // Data of another file from an earlier transfer must not cause a refusal.
         on_corrupt: CorruptPolicy::Refuse,
         fill: false,
         submitter: Submitter::Operator,

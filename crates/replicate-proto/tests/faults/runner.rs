@@ -1,4 +1,4 @@
-//! One attempt at one site: the machine and the daemon's runner around it, without the connections.
+//! One attempt at one site: the machine, and the daemon's runner around it without the connections.
 
 use super::disk::piece_hash;
 use anabranch_endpoint::Bytes;
@@ -54,22 +54,22 @@ struct Counters {
     bytes: u64,
     /// Time in which the sender waits for the connection, or the receiver for room.
     held: ConditionTime,
-    /// When this time was last reported, and its total then.
+    /// Time of the last report, and the total of `held` at that time.
     reported: (Instant, Duration),
 }
 
 pub struct Runner {
     pub program: SiteProgram,
     pub machine: Site<Bytes>,
-    /// The file that it writes, and its number.
+    /// The file that the attempt writes, and its number.
     pub file: Option<(String, u64)>,
     source: Option<Source>,
     pace: Option<Pace>,
-    /// Start of the pace.
+    /// Start of the pace's time.
     begun: Instant,
-    /// A fault has occurred: later ones are its consequences.
+    /// Whether a fault has occurred. Later faults are its consequences.
     pub is_broken: bool,
-    /// Number of connections that are missing before it is ready.
+    /// Number of missing connections before the attempt is ready.
     pub waiting: usize,
     corrupt: u32,
     digests: BTreeMap<(FlowId, FlowSide), VecDeque<(u64, u64)>>,
@@ -82,7 +82,7 @@ pub struct Runner {
     /// Number of packets of each flow whose end was taken from the machine.
     pub ends: BTreeMap<FlowId, u64>,
     is_source_done: bool,
-    /// Connections that arrived: each arrives once.
+    /// Connections that have arrived; each may arrive only once.
     pub attached: BTreeSet<(FlowId, u16)>,
     /// Time at which the source's pace lets it continue.
     pub due: Option<Instant>,
@@ -159,7 +159,7 @@ impl Runner {
         self.machine.live_bytes()
     }
 
-    /// One more connection is open.
+    /// Records that a connection is open.
     pub fn connected(&mut self, now: Instant) {
         self.waiting -= 1;
         if self.waiting == 0 {
@@ -169,7 +169,7 @@ impl Runner {
         }
     }
 
-    /// Time since the attempt began.
+    /// The time since the attempt began, as an instant after [`Instant::ZERO`].
     pub fn since(&self, now: Instant) -> Instant {
         Instant::ZERO + now.saturating_since(self.begun)
     }
@@ -218,7 +218,7 @@ impl Runner {
         }
     }
 
-    /// Does everything that needs neither connection nor disk. Returns whether there was anything.
+    /// Does all work that needs neither connection nor disk. Returns whether there was any work.
     pub fn work(&mut self, now: Instant, random: &mut RandomStream) -> bool {
         let mut moved = self.supply(now);
         loop {
@@ -293,7 +293,8 @@ impl Runner {
         moved
     }
 
-    /// Sends one report, when the last group that counts has been sent.
+    /// Reports once that the source is done, when all groups that fill no other group have been
+    /// sent.
     fn say_if_sent(&mut self) {
         let Some(source) = self.source.as_ref().filter(|_| !self.is_source_done) else { return };
         let groups = self.program.groups.iter().enumerate();

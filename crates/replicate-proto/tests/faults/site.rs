@@ -1,5 +1,4 @@
-//! A site's host and its daemon's process, which executes the jobs in the same way as `service.rs`
-//! of the service.
+//! A site's host and its daemon's process, which executes jobs as `service.rs` of the service does.
 
 use super::controller::Link;
 use super::disk::{Disk, DiskFull, FinishResult, file_hash};
@@ -17,13 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Host {
     pub disk: Disk,
     pub process: Option<Process>,
-    /// The machine is off, so that connection attempts get no answer.
+    /// Whether the machine is off, so that connection attempts receive no answer.
     pub is_dark: bool,
-    /// Symbols per million that its memory corrupts before they are sent.
+    /// Symbols per million that the machine's memory corrupts before they are sent.
     pub spoils_ppm: u32,
-    /// It answers each attempt that it has no room.
+    /// Whether the site refuses each attempt because it has no room.
     pub is_crowded: bool,
-    /// Maximum delay of its disk.
+    /// Maximum delay of the site's disk in milliseconds.
     pub disk_ms: u64,
 }
 
@@ -31,13 +30,14 @@ pub struct Process {
     pub session: u64,
     pub daemon: Daemon,
     began: Instant,
-    /// Total of its clock's jumps since.
+    /// Total of the clock's jumps since the process began.
     pub ahead: Duration,
     pub runners: BTreeMap<Run, Runner>,
     pub link: Link,
     /// Source files with a known hash.
     hashed: BTreeSet<String>,
-    /// Number of the freezing that has stopped it, and the events that it finds afterwards.
+    /// Number of the freeze that has stopped the process, and the events that are handled
+    /// afterwards.
     pub frozen: Option<u64>,
     pub held: Vec<ScheduleEvent>,
 }
@@ -47,7 +47,7 @@ impl Process {
         Instant::ZERO + now.saturating_since(self.began) + self.ahead
     }
 
-    /// Next due time, in the world's time.
+    /// Next due time of the process, in the world's time.
     pub fn due(&self) -> Option<Instant> {
         let paces = self.runners.values().filter_map(|runner| runner.due).min();
         let daemon = self.daemon.poll_timeout().into_iter().chain(paces).min();
@@ -86,8 +86,8 @@ impl World {
         self.converse(site, session);
     }
 
-    /// The process fails; with `is_dark` its machine too, so that its connections do not close
-    /// visibly.
+    /// Fails the process. With `is_dark` the machine fails, too, so that no peer sees its
+    /// connections close.
     pub fn crash_site(&mut self, site: usize, is_dark: bool) {
         let Some(process) = self.hosts[site].process.take() else { return };
         self.schedule.say(format!("site {site} dies{}", if is_dark { " with its machine" } else { "" }));
@@ -305,7 +305,7 @@ impl World {
         self.turn(site);
     }
 
-    /// The disk failed for an attempt.
+    /// Handles a failed disk operation of an attempt.
     fn break_down(&mut self, site: usize, run: Run) {
         let Some(runner) = self.runner(site, run) else { return };
         if !std::mem::replace(&mut runner.is_broken, true) {
@@ -314,7 +314,7 @@ impl World {
         self.pass_on(site, run);
     }
 
-    /// An attempt's first write is done.
+    /// Handles the end of an attempt's first pending write.
     pub fn handle_written(&mut self, site: usize, session: u64, run: Run) {
         if !self.is_session(site, session) {
             return;
@@ -325,7 +325,7 @@ impl World {
         let write = runner.writes.pop_front().expect("it was begun");
         let (path, number) = runner.file.as_ref().expect("a sink has a file");
         let bytes: Vec<u8> = write.parts.iter().flat_map(|part| part.iter().copied()).collect();
-        // Its writer ends.
+        // A failed write ends the attempt's writer.
         if disk.write((path, *number), write.range, &bytes, write.piece.hash) == Err(DiskFull) {
             return self.break_down(site, run);
         }
@@ -334,7 +334,7 @@ impl World {
         self.stir(site, run);
     }
 
-    /// A packet of an attempt was stored, or comes back.
+    /// Handles the end of an attempt's disk task: a packet was stored or fetched.
     pub fn handle_errand(&mut self, site: usize, session: u64, run: Run) {
         if !self.is_session(site, session) {
             return;

@@ -16,16 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Time in which faults occur, and maximum time until everything has ended afterwards.
 const CHAOS: Duration = Duration::from_secs(30);
 const HEALED_MAX: Duration = Duration::from_secs(400);
-/// Time until sites have been told that transfers have ended.
+/// Time until all sites have received the end of all transfers.
 const SWEEP: Duration = Duration::from_secs(120);
-/// Maximum time of the last requests, and size of their files.
+/// Maximum duration of the last requests, and size of their files in bytes.
 const LAST_MAX: Duration = Duration::from_secs(60);
 const LAST_BYTES: u64 = 3_000;
-/// Time for which an absent site is waited for: longer than any absence.
+/// Time for which a transfer waits for an absent site: longer than any absence.
 const SITE_WAIT: Duration = Duration::from_secs(120);
 /// More memory than any attempt needs.
 pub const MEMORY_ENOUGH: u64 = 1 << 30;
-/// The number of the controller, after the numbers of the sites.
+/// Machine number of the controller, after the numbers of the sites.
 pub const CONTROLLER: usize = 4;
 /// Maximum delay of a healthy disk in milliseconds.
 pub const DISK_MS: u64 = 3;
@@ -38,9 +38,9 @@ pub enum Fault {
     /// A site's machine loses its power.
     Power,
     ControllerCrash,
-    /// A process stops for a while, and then finds all events of that time.
+    /// A process stops for a while, and handles all events of that time afterwards.
     Frozen,
-    /// Nothing passes between two machines for a while.
+    /// No message passes between two machines for a while.
     Cut,
     /// A connection for data is lost.
     Reset,
@@ -88,7 +88,7 @@ pub enum ScheduleEvent {
     Thaw(usize, u64),
     Mend(usize, usize),
     DiskFast(usize),
-    /// A site has no room from now on, or has room again.
+    /// A site lacks room from now on, or has room again.
     Crowd(usize, bool),
     Submit(usize),
     Cancel(usize),
@@ -157,8 +157,8 @@ pub struct World {
     pub config: CoordinatorConfig,
     pub controller: Option<Controller>,
     pub store: Store,
-    /// The controller's machine is off, or its process is stopped; the events that it finds
-    /// afterwards.
+    /// Number of the freeze in which the controller's process or machine is stopped, and the events
+    /// that are handled afterwards.
     frozen: Option<u64>,
     held: Vec<ScheduleEvent>,
     freezings: u64,
@@ -166,16 +166,16 @@ pub struct World {
     pub memory_max: u64,
     pub conns: BTreeMap<u64, Conn>,
     pub conns_so_far: u64,
-    /// Maximum frames of a connection in sockets' buffers and in transit.
+    /// Maximum number of frames of a connection in sockets' buffers and in transit.
     pub window: usize,
-    /// The links' queues, and the rate of links without one.
+    /// The links' queues, and the rate of links without a queue.
     pub links: BTreeMap<LinkId, Queue>,
     pub rate: BitRate,
     /// Pairs of machines without connectivity.
     pub cuts: BTreeSet<(usize, usize)>,
     /// Programs that sites have received.
     pub programs: BTreeMap<(SiteId, Run), Box<SiteProgram>>,
-    /// Ended attempts with state left at sites, and the time since then.
+    /// Ended attempts with state left at a site, and the time at which they ended.
     pub stale: BTreeMap<(usize, Run), Instant>,
     pub asks: u64,
     pub lost_ppm: u32,
@@ -188,9 +188,9 @@ pub struct World {
     pub spoilers: BTreeSet<usize>,
     pub spoiled: BTreeSet<TransferId>,
     pub filled: BTreeSet<usize>,
-    /// The only kind of fault, if there is just one.
+    /// The only kind of fault, if the schedule has just one.
     pub only: Option<Fault>,
-    /// Number of requests, without the last ones.
+    /// Number of requests in the schedule, without the last requests.
     asked: usize,
     healed_at: Option<Instant>,
 }
@@ -241,7 +241,8 @@ impl World {
             healed_at: None,
             random,
         };
-        // Many frames in transit on slow links would be late by minutes: TCP would not allow that.
+        // On a slow link, many frames in transit would arrive minutes late. TCP would not allow
+        // that.
         if new.rate < BitRate::mbps(1) {
             new.window = new.window.min(3);
         }
@@ -250,7 +251,7 @@ impl World {
         new
     }
 
-    /// A world without faults whose links really carry `rates`, whatever `declared` says.
+    /// A world without faults whose links carry `rates`, whatever capacity `declared` gives them.
     pub fn calm(declared: Topology, rates: impl Fn(LinkId) -> BitRate) -> Self {
         let mut new = Self::new(0);
         new.schedule = Schedule::new();
@@ -265,12 +266,12 @@ impl World {
         new
     }
 
-    /// Carries out a transfer in a calm world. Returns the time that it takes.
+    /// Executes a transfer in a world without faults. Returns the transfer's duration.
     pub fn transfer(&mut self, request: TransferRequest, bytes: u64) -> Duration {
         let number = self.requests.len();
         self.sources.insert(request.source_path.clone(), source(number, bytes));
         self.requests.push(request);
-        // All sites have registered by then.
+        // All sites have registered by this time.
         let began = self.schedule.now() + Duration::from_secs(2);
         self.schedule.at(began, ScheduleEvent::Submit(number));
         self.healed_at = Some(began);
@@ -303,7 +304,7 @@ impl World {
                 self.schedule.after(at + after, ScheduleEvent::Cancel(number));
             }
         }
-        // If there is only one kind of fault, the checks are stricter.
+        // With only one kind of fault, the checks are stricter.
         let kinds = match self.random.below(4) {
             0 => vec![Fault::ALL[self.random.below(Fault::ALL.len() as u64) as usize]],
             _ => some_of(&mut self.random, Fault::ALL),
@@ -322,8 +323,8 @@ impl World {
         self.schedule.after(CHAOS, ScheduleEvent::Heal);
     }
 
-    /// Plans a site without room in every fourth schedule, for a while or until all is healed;
-    /// never the source.
+    /// Plans a site without room in every fourth schedule, for some time or until all faults are
+    /// healed. The site is never the source.
     ///
     /// `random` is a separate stream, so that the schedules in [`super::KEPT`] keep the faults with
     /// which they failed.
@@ -368,7 +369,7 @@ impl World {
         }
     }
 
-    /// Runs the schedule to its end, and then the last requests: remains of earlier transfers must
+    /// Runs the schedule to its end, and then the last requests. State of earlier transfers must
     /// not disturb them.
     pub fn run(mut self) -> ScheduleEnd {
         self.run_until_over(HEALED_MAX);
@@ -433,7 +434,7 @@ impl World {
         }
     }
 
-    /// The process that must handle the event.
+    /// The machine whose process must handle the event.
     fn concerns(&self, what: &ScheduleEvent) -> Option<usize> {
         let end = |id: &u64, side| {
             let conn = self.conns.get(id)?;
@@ -518,7 +519,7 @@ impl World {
         }
     }
 
-    /// A client that is refused, or gets no answer, asks again.
+    /// Submits a request. A client that is refused, or receives no answer, asks again.
     fn submit(&mut self, number: usize) {
         let request = self.requests[number].clone();
         let is_writable = self.trouble().is_none();
@@ -575,7 +576,7 @@ impl World {
             Fault::ControlReset => self.lose_requests(who),
             Fault::Lost => self.lost_ppm = self.random.below(300_000) as u32,
             Fault::FullDisk => {
-                // At most one, so that there is always a path around it.
+                // At most one disk is full, so that data always has a path around its site.
                 if self.filled.is_empty() || self.filled.contains(&who) {
                     self.schedule.say(format!("site {who}'s disk is full"));
                     self.filled.insert(who);
@@ -616,7 +617,7 @@ impl World {
         let Some(controller) = self.controller.take() else { return };
         self.schedule.say("controller dies");
         self.frozen = None;
-        // A client with an open request sees the connection end, and asks again.
+        // A client with an open request detects the end of the connection, and asks again.
         let standing = controller.standing();
         for what in std::mem::take(&mut self.held) {
             match what {
@@ -670,7 +671,7 @@ impl World {
         runs.into_iter().for_each(|run| self.stir(who, run));
     }
 
-    /// All faults end here.
+    /// Ends all faults.
     fn heal(&mut self) {
         self.schedule.say("all is well");
         self.healed_at = Some(self.schedule.now());

@@ -15,7 +15,7 @@ fn corpus_replays() {
 
 proptest! {
     #[test]
-    fn a_site_takes_whatever_its_peers_say(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
+    fn arbitrary_peer_messages_never_panic_a_site(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
         exercise::exercise(&bytes);
     }
 }

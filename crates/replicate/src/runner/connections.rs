@@ -33,7 +33,7 @@ static RESOLVER: LazyLock<Resolver> = LazyLock::new(Resolver::default);
 
 const ALIVE: u8 = 1;
 const TAKEN: u8 = 2;
-/// Followed by the number of packets, 8 bytes, big-endian.
+/// Kind of a fill flow's confirmation. The number of packets follows, 8 bytes, big-endian.
 const CONFIRMED: u8 = 3;
 
 /// Reason why a flow has no connection.
@@ -151,7 +151,8 @@ impl Shared {
         }
     }
 
-    /// `last` is the reason why the latest attempt failed, if the site was unreachable.
+    /// Tries once to connect. `last` is the reason why the latest attempt failed, if the site was
+    /// unreachable.
     async fn try_to_connect(
         &self,
         out: &OutgoingSpec,
@@ -227,8 +228,8 @@ impl Shared {
                 if let Some(packets) = *lock(&counters.end) {
                     return Some(Frame::End { packets });
                 }
-                // Checking is cheap, taking wakes the state machine. The lock must be free before
-                // that.
+                // The check is cheap, and only `produce` wakes the state machine. `stir` needs the
+                // lock, so the lock must be released before.
                 let can = lock(&self.site).can_produce(out.flow);
                 if can { self.stir(|s| s.produce(out.flow)) } else { None }
             })
@@ -259,7 +260,7 @@ impl Shared {
         }
     }
 
-    /// Writes padding if the flow should send some now. Returns whether it did.
+    /// Writes padding if the flow should send some now. Returns whether padding was written.
     async fn write_padding(
         &self,
         out: &OutgoingSpec,

@@ -51,13 +51,15 @@ impl Shared {
             let bytes = match read.await {
                 Ok(Some(Ok(bytes))) => bytes,
                 Ok(Some(Err(error))) => return self.fail(FailureKind::Unreadable, &error),
-                // No source: nothing to supply. No answer: the runtime ends.
+                // `Ok(None)`: the attempt has no source, so nothing is supplied. `Err`: the runtime
+                // ends.
                 Ok(None) | Err(_) => return,
             };
             let mut hasher = PieceHasher::new(range);
             hasher.update(&bytes);
             let hash = hasher.finish().expect("the whole piece was read").hash;
-            // A confirmation may have arrived in between.
+            // A confirmation may have arrived during the read, so the piece may no longer be
+            // wanted.
             self.stir(|s| {
                 if s.wanted(group) == Some(range) {
                     s.supply(group, vec![bytes.into()], hash);

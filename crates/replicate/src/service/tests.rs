@@ -233,7 +233,7 @@ async fn attempt_removed_during_installation_does_not_stay() {
     assert!(lock(&service.runners).is_empty());
 }
 
-/// #17: the second attempt is told to wait, and fits once the first is gone.
+/// #17: the second attempt must wait, and fits once the first attempt is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_without_memory_is_busy_and_fits_later() {
     let mut net = Loopback::start(3);
@@ -342,7 +342,7 @@ async fn transfer_may_not_write_another_transfers_file() {
         })
         .await;
     assert!(reason.contains("out.bin") && reason.contains("transfer 7"), "{reason}");
-    // Once the first is gone the second may.
+    // Once transfer 7 is forgotten, the second transfer may write the file.
     net.sites[2].0.handle(Command::Forget { transfer: TransferId(7) });
     net.sites[2].0.handle(Command::Install { program: second });
     net.report(2, |r| matches!(r, Report::Ready { run } if run.transfer == TransferId(8)).then_some(()))
@@ -350,8 +350,8 @@ async fn transfer_may_not_write_another_transfers_file() {
 }
 
 /// #18: a transfer with a complete file took over the file that another transfer was writing,
-/// truncated it and renamed it. The other transfer wrote on into nothing, received no end, and was
-/// given up after a minute.
+/// truncated it and renamed it. The other transfer's data was lost, its flows never ended, and it
+/// was given up after a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_may_not_finish_another_transfers_file() {
     let mut net = Loopback::start(3);
@@ -379,7 +379,7 @@ async fn transfer_may_not_finish_another_transfers_file() {
         })
         .await;
     assert!(said.contains("transfer 7 is writing this file"), "{said}");
-    // Once the first is gone the second may.
+    // Once transfer 7 is forgotten, transfer 8 may finish the file.
     net.sites[2].0.handle(Command::Forget { transfer: TransferId(7) });
     net.sites[2].0.handle(finish(8));
     net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;

@@ -79,7 +79,7 @@ struct World {
     folder: PathBuf,
     controller: Option<JoinHandle<()>>,
     address: SocketAddr,
-    /// Time limit of a body.
+    /// Time limit of a request's body.
     patience: StdDuration,
     /// Identity that the controller trusts.
     identity: Option<Identity>,
@@ -156,7 +156,7 @@ impl World {
         SiteLink::new(self.client(Role::Site, name), name, RegisterRequest::new(session, addresses))
     }
 
-    /// Starts both sites; the first flag makes them hold the file back, the second counts starts.
+    /// Starts both sites. Returns a flag to hold the file back, and the number of starts.
     fn sites(&self, held: bool) -> ([JoinHandle<()>; 2], Arc<AtomicBool>, Arc<AtomicU64>) {
         let (hold, starts) = (Arc::new(AtomicBool::new(held)), Arc::new(AtomicU64::new(0)));
         let both = [("seattle", 1), ("New York", 2)];
@@ -382,7 +382,7 @@ async fn a_killed_controller_goes_on_where_it_was() {
     }
     assert!(matches!(watch.next().await, Ok(Some(WatchItem::Status(_)))));
     world.kill().await;
-    // #17: the watcher was not told, and gave up soon after.
+    // #17: the watcher learned nothing of the outage, and gave up soon after.
     let mut watch = watch.with_patience(StdDuration::from_secs(60));
     loop {
         if let Some(WatchItem::Away(why)) = watch.next().await.expect("it is tried on") {

@@ -34,7 +34,7 @@ pub struct Cell {
     k: usize,
     r: usize,
     size_bytes: usize,
-    /// Packets' bytes per CPU second, 10^9 of them, parities not counted.
+    /// 10^9 bytes of packets per CPU second, without parities.
     gbytes_per_s: f64,
     /// Name of the peer; null for our code.
     peer: Option<&'static str>,
@@ -42,7 +42,7 @@ pub struct Cell {
 
 /// Measures all units.
 ///
-/// Errors: other bytes come out than went in, or than ISA-L makes.
+/// Errors: decoded bytes differ from the original ones, or parities from ISA-L's.
 pub fn measure(isa_l: Option<&IsaL>, seconds: f64) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for (k, r) in UNITS {
@@ -68,8 +68,8 @@ fn cell(
     Cell { job, code, k, r, size_bytes: PACKET_BYTES, gbytes_per_s, peer }
 }
 
-/// The LDPC code's encoding, and its decoding of as many losses as there are parities, where it can
-/// do that.
+/// Measures the LDPC code's encoding, and its decoding of as many losses as there are parities, if
+/// it can decode them.
 fn ldpc_cells(k: usize, r: usize, seconds: f64) -> anyhow::Result<Vec<Cell>> {
     let code = ldpc::Code::new(k, r)?;
     let mut buffers = Buffers::new(PACKET_BYTES, k, 0);
@@ -116,7 +116,7 @@ pub struct Exact {
     trials: u32,
 }
 
-/// Draws which packets come, for both codes.
+/// Draws which packets arrive, for both codes.
 ///
 /// Errors: a code that cannot be made.
 pub fn exact() -> anyhow::Result<Vec<Exact>> {
@@ -262,7 +262,7 @@ pub fn print_table(cells: &[Cell]) {
 const ENCODE_RATIO_MIN: f64 = 1.2;
 const DECODE_SHARE_MIN: f64 = 0.5;
 
-/// Errors: cells that are slower than they must be.
+/// Checks the cells against ISA-L. Errors: cells that are slower than they must be.
 pub fn check(cells: &[Cell]) -> anyhow::Result<()> {
     let rate = |job: &str, of: &Cell, peer: Option<&str>| {
         let mut same =

@@ -39,12 +39,12 @@ pub struct Row {
     job: &'static str,
     k: usize,
     code: &'static str,
-    /// Blocks' bytes per CPU second, 10^6 of them: while the packets are made.
+    /// Encoding rate, in 10^6 bytes of blocks per CPU second.
     encode_mb_per_s: f64,
     /// Decoding rate, in 10^6 bytes per CPU second: the median over the draws of each draw's best
     /// turn.
     decode_mb_per_s: f64,
-    /// Packets needed above k.
+    /// Packets needed in addition to k: mean and 99th percentile.
     more_packets_mean: f64,
     more_packets_p99: usize,
     /// Number of draws behind the two values above.
@@ -103,7 +103,8 @@ impl Code {
             Self::Mds(code) => code.encode_into(blocks, id, packet),
         }
     }
-    /// Takes packets until the blocks are known: how many, and the blocks.
+    /// Decodes packets until the blocks are known. Returns the number of packets that were taken,
+    /// and the blocks.
     fn decode<S: Symbol>(
         self,
         len: usize,
@@ -200,7 +201,7 @@ impl File {
             black_box(&mut *packet);
         }
     }
-    /// The packets that `who` receives in a draw, some more than it should need.
+    /// The packets that `who` receives in a draw, some more than decoding should need.
     fn packets(&self, who: Contender, draw: u32) -> Packets {
         let k = self.k;
         let mut order = Draw(u64::from(draw) + 1);
@@ -245,7 +246,7 @@ impl File {
         let (mut taken, seconds, is_same);
         match packets {
             Packets::Ours(packets) => {
-                // Copied just before, as raptorq's are.
+                // The packets are copied just before decoding, as raptorq's are.
                 let packets: Vec<(u32, Bytes)> =
                     packets.iter().map(|(id, packet)| (*id, Bytes::copy_from_slice(packet))).collect();
                 let mut packets = packets.into_iter();
@@ -291,7 +292,7 @@ impl Draw {
 
 /// Measures every code at every number of blocks.
 ///
-/// Errors: a code gives back other bytes than went in.
+/// Errors: a code's decoded bytes differ from the encoded ones.
 pub fn measure(peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for k in BLOCKS {
@@ -347,8 +348,8 @@ fn measure_at(k: usize, peers: bool, seconds: f64) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Packets needed above k: mean, 99th percentile, and the draws that they are from. Of short
-/// blocks, or of lengths only.
+/// Packets needed in addition to k: mean, 99th percentile, and number of draws. The blocks have 8
+/// bytes; our code decodes only lengths.
 fn more_packets(who: Contender, k: usize) -> anyhow::Result<(f64, usize, usize)> {
     let draws = match (k, who.is_peer()) {
         (5_001.., true) => 5,
@@ -380,10 +381,10 @@ fn more_packets(who: Contender, k: usize) -> anyhow::Result<(f64, usize, usize)>
 /// Values that a code must reach at one number of blocks.
 struct Target {
     k: usize,
-    /// Times raptorq's rate, where there is a target.
+    /// Least multiple of raptorq's rate; `None` without a target.
     encode: Option<f64>,
     decode: Option<f64>,
-    /// Packets needed above k.
+    /// Maximum number of packets needed in addition to k.
     more_packets_mean: Option<f64>,
     more_packets_p99: Option<usize>,
 }
@@ -412,10 +413,11 @@ const TARGETS: [Target; 4] = [
     },
     Target { k: 10_000, encode: None, decode: Some(1.6), more_packets_mean: None, more_packets_p99: None },
 ];
-/// Packets that a systematic code may need in the mean above those lost, up to 256 blocks.
+/// Maximum mean number of packets that a systematic code may need above those lost, up to 256
+/// blocks.
 const SYSTEMATIC_MORE_MAX: f64 = 2.0;
 
-/// Errors: a measured value misses its target.
+/// Checks the rows against the targets. Errors: a measured value misses its target.
 pub fn check(rows: &[Row]) -> anyhow::Result<()> {
     let mut missed = Vec::new();
     let mut demand = |what: String, is_met: bool| {
@@ -532,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_target_fails_the_check_by_name() {
+    fn check_names_a_missed_target() {
         let rows = |ours, more| -> Vec<Row> {
             let at = |k| {
                 [
@@ -554,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn every_contender_gives_back_what_went_in() {
+    fn every_contender_recovers_the_encoded_blocks() {
         let file = File::new(64, 16, true).unwrap();
         for who in Contender::ALL {
             for draw in 0..3 {

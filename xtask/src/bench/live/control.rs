@@ -20,7 +20,8 @@ const DECISION_CHANNELS: u32 = 10_000;
 const DECISIONS: u32 = 1_000_000;
 /// Periods of one second over which a table's costs are averaged.
 const PERIODS: u32 = 20;
-/// Number of parents that has a bound, and the largest CPU time of one decision there.
+/// Number of parents for which a bound applies, and the maximum CPU time of one decision with that
+/// number.
 const BOUND_PARENTS: u32 = 10;
 const DECISION_CPU_S_MAX: f64 = 10e-6;
 
@@ -45,9 +46,9 @@ struct Tables {
     /// Length of the first table, which has all objects.
     whole_bytes: usize,
     bytes_per_s: f64,
-    /// CPU seconds of the sender for each second.
+    /// CPU seconds of the sender per second.
     sender_cpu_share: f64,
-    /// CPU seconds of the receiver for each second.
+    /// CPU seconds of the receiver per second.
     receiver_cpu_share: f64,
 }
 

@@ -92,7 +92,7 @@ pub(super) fn solve(
     let mut command = Command::new(python);
     command.arg(root.join("python/tests/oracle_live.py")).args(["--seconds", &seconds.to_string()]);
     let output = String::from_utf8(output_of(&mut command, &serde_json::to_vec(&Input::from(&program))?)?)?;
-    // HiGHS prints its name first.
+    // HiGHS prints its name first, so the answer is in the last line.
     let last = output.lines().last().with_context(|| format!("{}: no output", python.display()))?;
     let answer: Answer = serde_json::from_str(last)?;
     let gap = answer.objective.zip(answer.bound).filter(|(_, bound)| *bound > 0.0);

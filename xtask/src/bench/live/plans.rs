@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use std::process::Command;
 
-/// Largest values that a row may have; a row misses its bound at the limit.
+/// Largest values that a row may have. A row that reaches its limit misses its bound.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Bound {
     gap: f64,
@@ -28,13 +28,13 @@ pub(super) struct Bound {
 
 const UNBOUNDED: Bound =
     Bound { gap: f64::INFINITY, gap_of_cost: f64::INFINITY, cpu_s: f64::INFINITY, rss_bytes: f64::INFINITY };
-/// A window of one minute.
+/// Bound for a window of one minute.
 const MINUTE_BOUND: Bound = Bound { gap: 0.004, cpu_s: 0.2, rss_bytes: 20e6, ..UNBOUNDED };
 /// Bound for a window of one minute whose priorities are bitrates.
 const QUALITY_BOUND: Bound = Bound { gap: 0.012, cpu_s: 0.3, ..UNBOUNDED };
 const LARGE_EVENT_BOUND: Bound = Bound { gap_of_cost: 0.01, cpu_s: 3.0, ..UNBOUNDED };
 const HOUR_BOUND: Bound = Bound { gap: 0.025, cpu_s: 12.0, ..UNBOUNDED };
-/// A warm round.
+/// Bound for a warm round.
 const WARM_BOUND: Bound = Bound { gap: 0.0035, ..UNBOUNDED };
 
 /// Passes of a cold round, the default of [`Optimiser`].
@@ -145,9 +145,9 @@ pub(super) struct Row {
     pub(super) objective: Option<f64>,
     /// Certified upper bound of any plan's objective.
     pub(super) bound: Option<f64>,
-    /// Distance between the two, as a share of the bound.
+    /// Distance between `objective` and `bound`, as a share of the bound.
     pub(super) gap: Option<f64>,
-    /// Distance between the two, as a share of the plan's cost; `None` for a peer.
+    /// Distance between `objective` and `bound`, as a share of the plan's cost; `None` for a peer.
     pub(super) gap_of_cost: Option<f64>,
     /// CPU time of the search alone, of the shortest turn.
     pub(super) cpu_s: f64,
@@ -215,8 +215,8 @@ fn contradictions(ours: &Row, peer: &Row) -> Vec<String> {
 /// Relative tolerance of a comparison with a peer, which keeps its constraints within 1e-6.
 const ROUNDING: f64 = 1e-6;
 
-/// Measures the chosen instances, prints their rows and returns the missed bounds. `by_peer` has a
-/// peer's row of the first seed, if there is a peer.
+/// Measures the chosen instances, prints their rows and returns the missed bounds. `by_peer`
+/// computes a peer's row for the first seed, if there is a peer.
 pub(super) fn measure(
     args: &Args,
     by_peer: impl Fn(&Instance, &Row) -> anyhow::Result<Option<Row>>,
@@ -326,7 +326,8 @@ fn round(
     let mut cpu_s = f64::INFINITY;
     let mut last = None;
     for _ in 0..turns {
-        // Two answers at once would count as memory of the search.
+        // The last answer is dropped first: two answers at once would count as memory of the
+        // search.
         drop(last.take());
         let start = thread_cpu_s();
         last = Some(optimiser.optimise(program, former)?);

@@ -23,12 +23,13 @@ struct World {
     coordinator: Coordinator<DefaultPlanner>,
     now: Instant,
     length: u64,
-    /// By transfer and site: its program, existing bytes, and whether it was told of the end.
+    /// By transfer and site: the site's program, its existing bytes, and whether it received the
+    /// end of the transfer.
     programs: BTreeMap<(TransferId, SiteId), SiteProgram>,
     have: BTreeMap<(TransferId, SiteId), u64>,
     told: BTreeSet<(Run, SiteId)>,
     events: Vec<Event>,
-    /// Every command, to compare runs.
+    /// Text of every command, to compare runs.
     said: Vec<String>,
 }
 
@@ -101,7 +102,7 @@ impl World {
         while self.coordinator.poll_changed().is_some() {}
     }
 
-    /// Transfers whose data flows: their plans and rate limits.
+    /// Transfers whose data flows, with their plans and rate limits.
     fn running(&self) -> Vec<(TransferId, Plan, Option<BitRate>)> {
         let sources = self.programs.iter().filter(|(_, p)| p.source_path.is_some());
         let runs = sources.filter_map(|((id, _), program)| {
@@ -170,8 +171,8 @@ impl World {
     }
 }
 
-/// Gains of the slowest transfer and of the sum by planning all at once, compared with planning the
-/// first alone and the others as they arrive.
+/// Gains of the slowest transfer and of the sum if all transfers are planned at once. The baseline
+/// plans the first transfer alone and the others as they arrive.
 fn gain(draw: &[(SiteId, Vec<SiteId>)]) -> (f64, f64) {
     let topology = internet2();
     let capacities = [10_000_000; 26];
@@ -224,7 +225,7 @@ fn draw(count: usize, gains: Gains) -> Vec<(SiteId, Vec<SiteId>)> {
     draws.find(fits).expect("one of two hundred")
 }
 
-/// Long enough for minutes.
+/// Length in bytes of a file that takes minutes to send.
 const LONG: u64 = 400_000_000;
 
 #[test]
@@ -259,10 +260,10 @@ fn running_transfer_is_replanned_only_for_enough_gain() {
         (Gains::Slowest, 1, true),
     ];
     for (gains, length, anew) in cases {
-        // With two transfers, the sum gains only if the slowest does.
+        // With two transfers, the sum gains only if the slowest transfer gains.
         let draw = draw(if gains == Gains::OnlySum { 3 } else { 2 }, gains);
-        // If not long: just under or over the amount that its current plan moves in `left_min`
-        // together with the second.
+        // A length below `LONG` is just under or over the amount that the first transfer's plan
+        // moves in `left_min`, together with the second transfer.
         let mut w = World::new(Some(JointConfig::default()), LONG);
         if length < LONG {
             let plans: Vec<Plan> = draw
@@ -272,8 +273,8 @@ fn running_transfer_is_replanned_only_for_enough_gain() {
                     plan::Planner::new(request).and_then(|p| p.auto()).expect("a plan").chosen.plan
                 })
                 .collect();
-            // The second may be planned alone or together with the first; these are the rates that
-            // this leaves to the first.
+            // The second transfer may be planned alone or together with the first. Either plan
+            // leaves these rates to the first.
             let request = Request::new(w.coordinator.topology(), draw[1].0, draw[1].1.clone());
             let asked = JointRequest { request, scheme: None };
             let beside = plan::together(&[asked], &[&plans[0]]).expect("a plan").remove(0).plan;
@@ -319,7 +320,7 @@ fn remaining_transfer_is_replanned_without_ceiling() {
 }
 
 #[test]
-fn replanned_transfer_is_left_alone_for_a_while() {
+fn replanned_transfer_is_not_replanned_within_again_min() {
     let again = JointConfig::default().again_min.as_secs_f64() as u32 * 10;
     let mut w = World::new(Some(JointConfig::default()), LONG);
     let draw = draw(2, Gains::Slowest);
@@ -341,7 +342,7 @@ fn replanned_transfer_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn no_more_than_the_limit_are_planned_together() {
+fn transfers_beyond_the_limit_are_planned_separately() {
     let draw = draw(4, Gains::Slowest);
     for (max, joint) in [(4, true), (3, false)] {
         let config = JointConfig { transfers_max: max, ..JointConfig::default() };
@@ -364,10 +365,10 @@ fn without_joint_planning_each_transfer_is_planned_at_once() {
     }
 }
 
-/// Random arrivals, sizes and cancellations: every transfer that is not cancelled completes; joint
-/// plans fit while they run together; equal inputs give equal commands.
+/// Random arrivals, sizes and cancellations: every transfer that is not cancelled completes. Joint
+/// plans fit the links while they run together. Equal inputs give equal commands.
 #[test]
-fn whatever_comes_and_goes_all_end_and_shares_fit() {
+fn random_joint_transfers_complete_and_their_shares_fit() {
     let mut joint = 0;
     for seed in 1..=12 {
         let run = |check: bool| {
@@ -410,8 +411,8 @@ fn whatever_comes_and_goes_all_end_and_shares_fit() {
     assert!(joint > 200, "often enough to mean something: plans made together ran together: {joint}");
 }
 
-/// Among the running transfers: if each names all the others, their flows fit at full rate. Returns
-/// how many these are.
+/// Checks that the flows of running transfers fit at full rate, if each transfer names all others.
+/// Returns the number of such transfers.
 fn check_shares(w: &World) -> u32 {
     let running = w.running();
     let ids: BTreeSet<TransferId> = running.iter().map(|r| r.0).collect();

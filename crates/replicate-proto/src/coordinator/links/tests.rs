@@ -24,17 +24,17 @@ fn links() -> Links {
     Links::new(&topology)
 }
 
-/// Half a second of one flow.
+/// State of one flow during half a second.
 #[derive(Copy, Clone, Debug)]
 struct HalfSecond {
-    /// Bits of packets per second.
+    /// Rate in bits of packets per second.
     bps: f64,
     blocked: f64,
     /// Part of the time in which the receiver has no room.
     waited: f64,
 }
 
-/// A link that only this test uses, and its clock.
+/// A link whose flows one test controls, and a clock.
 struct ObservedLink {
     links: Links,
     now: Instant,
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn plans_use_a_limit_that_differs_by_two(mbps in 1.0..1_000.0_f64, flows in 1..4_usize) {
+    fn plans_use_a_limit_that_differs_twofold(mbps in 1.0..1_000.0_f64, flows in 1..4_usize) {
         let bps = mbps * 1e6;
         let mut seen = ObservedLink::new();
         for _ in 0..6 {
@@ -115,7 +115,7 @@ proptest! {
         prop_assert!(carried.is_limit);
         prop_assert!((carried.rate.as_bps() as f64 / bps - 1.0).abs() < 0.01, "{carried:?}");
         let ratio = bps / DECLARED as f64;
-        // Near the threshold either is right.
+        // Near the threshold, either capacity is correct.
         if !(0.49..0.51).contains(&ratio) && !(1.98..2.02).contains(&ratio) {
             let is_wrong = !(0.5..2.0).contains(&ratio);
             let planned = if is_wrong { carried.rate.as_bps() } else { DECLARED };
@@ -165,7 +165,7 @@ fn rate_that_still_grows_is_no_limit() {
     assert!(carried.is_limit && carried.rate.as_mbps_f64() > 31.0, "{carried:?}");
 }
 
-/// Three flows of one queue, each in bursts, hid the limit of their link.
+/// Three flows that shared one queue in bursts hid the limit of their link.
 #[test]
 fn flows_may_share_a_full_link_unevenly() {
     let mut seen = ObservedLink::new();
@@ -186,9 +186,10 @@ fn stalled_hop_keeps_its_capacity() {
     assert_eq!((seen.carried(), seen.planned_bps()), (None, DECLARED));
 }
 
-/// A flow held back elsewhere takes part of the link, so the rest is not the link's limit.
+/// A flow that another link limits uses part of this link, so the remaining rate is not this link's
+/// limit.
 #[test]
-fn flow_held_back_elsewhere_hides_the_limit() {
+fn flow_limited_by_another_link_hides_the_limit() {
     let mut seen = ObservedLink::new();
     for _ in 0..6 {
         seen.report(&[backlogged(20e6), HalfSecond { bps: 20e6, blocked: 0.9, waited: 0.6 }]);
@@ -201,7 +202,7 @@ fn flow_held_back_elsewhere_hides_the_limit() {
 }
 
 #[test]
-fn unsaturated_rate_above_the_declared_one_raises_it() {
+fn unsaturated_rate_above_declared_raises_the_capacity() {
     let mut seen = ObservedLink::new();
     for _ in 0..6 {
         seen.report(&[HalfSecond { bps: 300e6, blocked: 0.2, waited: 0.0 }]);
@@ -211,7 +212,7 @@ fn unsaturated_rate_above_the_declared_one_raises_it() {
 }
 
 #[test]
-fn limit_yields_to_a_higher_rate_and_to_time() {
+fn limit_ends_at_a_higher_rate_or_expiry() {
     let mut seen = ObservedLink::new();
     for _ in 0..6 {
         seen.report(&[backlogged(10e6)]);

@@ -1,8 +1,8 @@
-//! A transfer that is requested twice runs once.
+//! A transfer that is requested twice runs only once.
 
 use super::*;
 
-/// An equal request in another order.
+/// An equal request with its lists in another order.
 fn reordered(mut request: TransferRequest) -> TransferRequest {
     request.destinations.reverse();
     request.avoid_sites.reverse();
@@ -12,8 +12,8 @@ fn reordered(mut request: TransferRequest) -> TransferRequest {
     request
 }
 
-/// #17: after a kill, SIGHUP or a lost terminal the same command failed, because the transfer that
-/// it had started still ran.
+/// #17: after a kill, SIGHUP or a lost terminal the same command failed, because the transfer of
+/// the first command still ran.
 #[test]
 fn equal_request_attaches_while_the_transfer_runs() {
     let mut w = World::new(internet2());
@@ -47,7 +47,7 @@ fn equal_request_attaches_while_the_transfer_runs() {
     assert_eq!(w.coordinator.transfer_ids().count(), 3, "each was begun once");
 }
 
-/// A request must not be exchanged for another without notice.
+/// A request with other settings must not attach without notice.
 #[test]
 fn request_with_other_settings_is_refused_with_the_difference() {
     let mut w = World::new(internet2());
@@ -92,10 +92,10 @@ fn request_with_other_settings_is_refused_with_the_difference() {
     assert_eq!(w.coordinator.transfer_ids().count(), 1);
 }
 
-/// #17: if two transfers did the same with different settings, the one that started first was used,
-/// not the equal one.
+/// #17: if two transfers of the same file ran with different settings, a request attached to the
+/// older one, not to the one with equal settings.
 #[test]
-fn equal_transfer_among_several_is_followed() {
+fn request_attaches_to_the_transfer_with_equal_settings() {
     let mut w = World::new(internet2());
     let coded = || TransferRequest { scheme: SchemeChoice::Coded, ..request(0, &[3, 5]) };
     let first = w.submit(coded());
@@ -109,9 +109,9 @@ fn equal_transfer_among_several_is_followed() {
     assert!(third > second && w.coordinator.transfer_ids().count() == 3);
 }
 
-/// A transfer of another submitter has other rights, and another place is another file.
+/// A transfer of another submitter has other rights. Another destination path is another file.
 #[test]
-fn transfers_equal_only_by_file_destinations_and_submitter() {
+fn request_attaches_only_for_same_file_destinations_and_submitter() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5]));
     let mut elsewhere = request(0, &[3, 5]);

@@ -1,8 +1,8 @@
-//! The site that is named if digests of flows differ.
+//! The sites that are named as suspects if digests of flows differ.
 
 use super::*;
 
-/// The butterfly: 0 sends x0 to 1 and x1 to 2; 3 adds them; 4 mirrors the sum to 5 and 6.
+/// The butterfly: 0 sends x0 to 1 and x1 to 2, 3 adds them, and 4 mirrors the sum to 5 and 6.
 fn butterfly() -> (Topology, Plan) {
     let mut t = topology(7, &[]);
     let links = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5), (4, 6), (1, 5), (2, 6)];
@@ -61,7 +61,7 @@ fn coding_vectors_follow_the_data() {
 }
 
 #[test]
-fn the_coding_node_that_adds_wrongly_is_named() {
+fn relay_that_sends_wrong_symbols_is_named() {
     let (t, plan) = butterfly();
     for culprit in [1u16, 2, 3, 4] {
         let mut digests: BTreeMap<SiteId, Vec<FlowDigest>> = BTreeMap::new();
@@ -87,7 +87,7 @@ fn the_coding_node_that_adds_wrongly_is_named() {
 }
 
 #[test]
-fn a_sink_that_cannot_add_is_named_itself() {
+fn sink_that_decodes_wrongly_is_named() {
     let (t, plan) = butterfly();
     let mut digests: BTreeMap<SiteId, Vec<FlowDigest>> = BTreeMap::new();
     for (i, flow) in plan.flows.iter().enumerate() {

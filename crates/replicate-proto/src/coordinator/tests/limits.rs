@@ -73,7 +73,7 @@ fn every_part_of_a_request_is_bounded() {
 
 /// #17: 1,000 transfers of one site kept out the transfers of all other submitters.
 #[test]
-fn site_gets_its_share_of_slots_and_never_all() {
+fn site_is_limited_to_its_share_of_slots() {
     let mut w = World::with(internet2(), few());
     for _ in 0..3 {
         w.submit(of_site(0, &[3]));
@@ -90,10 +90,10 @@ fn site_gets_its_share_of_slots_and_never_all() {
     assert_eq!(error, SubmitError::TooMany { limit: 8 });
 }
 
-/// #17: a site that submitted and cancelled repeatedly made the controller forget other submitters'
-/// transfers.
+/// #17: a site that submitted and cancelled repeatedly made the controller forget transfers of
+/// other submitters.
 #[test]
-fn who_floods_makes_nobody_else_s_transfers_forgotten() {
+fn flooding_submitter_evicts_only_its_own_transfers() {
     let mut w = World::with(internet2(), few());
     let operators = w.submit(request(0, &[3]));
     let others = w.submit(of_site(1, &[3]));
@@ -109,8 +109,7 @@ fn who_floods_makes_nobody_else_s_transfers_forgotten() {
     let kept: Vec<_> = own.into_iter().skip(27).collect();
     let remembered: Vec<_> = w.coordinator.transfer_ids().collect();
     assert_eq!(remembered, [&[operators, others][..], &kept].concat(), "three of its own, and all others'");
-    // Transfers of operators are forgotten in favour of operators', and never all of the sites' at
-    // once.
+    // New transfers of operators displace transfers of operators. Sites keep half of the slots.
     for _ in 0..30 {
         let id = w.submit(request(0, &[3]));
         assert!(w.coordinator.cancel(w.now, id));
@@ -142,9 +141,9 @@ fn transfer_waits_for_room_without_limit_then_continues() {
     }
 }
 
-/// #17: a site could make others connect to any address, and read the result.
+/// #17: a site could make other sites connect to any address, and read the result.
 #[test]
-fn how_connecting_went_is_cut_from_lines_for_sites() {
+fn connection_results_are_removed_from_lines_for_sites() {
     for (line, cut) in [
         ("s cannot connect to d at 10.0.0.1:22: connection refused", "s cannot connect to d at 10.0.0.1:22"),
         (

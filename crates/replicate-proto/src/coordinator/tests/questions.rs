@@ -20,7 +20,7 @@ fn answer(w: &mut World) -> (TransferId, Answer) {
 
 /// #17: a dry run planned a file that did not exist.
 #[test]
-fn source_reports_the_length_or_the_reason_without() {
+fn source_answers_with_the_length_or_a_reason() {
     let mut w = World::new(internet2());
     let first = ask(&mut w, request(0, &[3, 5]));
     assert_eq!(answer(&mut w), (first, Ok(LENGTH)));
@@ -54,7 +54,8 @@ fn absent_or_silent_source_gives_a_timely_answer() {
     let (answered, why) = w.coordinator.poll_answer().expect("the time is over");
     assert_eq!(answered, id);
     assert!(why.is_err_and(|why| why.contains("s0 is away")));
-    // A source that returns in the meantime is asked, and given up if it does not answer.
+    // A source that returns in the meantime is asked. The question ends if the source does not
+    // answer.
     w.coordinator.ask_source(at, request(0, &[3])).expect("a good request");
     w.coordinator.handle_site_up(at, SiteId(0), 9, []);
     let asked = |command: &Command| matches!(command, Command::Inquire { is_source: true, .. });
@@ -67,7 +68,7 @@ fn absent_or_silent_source_gives_a_timely_answer() {
 }
 
 #[test]
-fn questions_have_an_end_and_are_checked_like_transfers() {
+fn questions_are_limited_and_checked_like_transfers() {
     let mut w = World::new(internet2());
     w.coordinator.handle_site_down(w.now, SiteId(0));
     assert!(matches!(
@@ -85,9 +86,9 @@ fn of_site(source: u16) -> TransferRequest {
     TransferRequest { submitter: Submitter::Site(SiteId(source)), ..request(source, &[8]) }
 }
 
-/// #17: the questions of one site kept operators from dry runs.
+/// #17: the questions of one site prevented dry runs of operators.
 #[test]
-fn site_gets_its_share_of_questions_and_never_all() {
+fn site_is_limited_to_its_share_of_questions() {
     let mut w = World::new(internet2());
     for site in 0..5 {
         let ask = |w: &mut World| w.coordinator.ask_source(w.now, of_site(site));
@@ -130,7 +131,7 @@ fn a_question_ends_however_often_its_source_registers() {
 }
 
 #[test]
-fn a_question_that_nobody_waits_for_is_forgotten() {
+fn withdrawn_question_is_forgotten() {
     let mut w = World::new(internet2());
     for _ in 0..2 * QUESTIONS_MAX {
         let id = w.coordinator.ask_source(w.now, request(0, &[3])).expect("there is room");
@@ -142,7 +143,7 @@ fn a_question_that_nobody_waits_for_is_forgotten() {
 }
 
 /// #17: a restarted controller reused the numbers of earlier questions, and accepted late answers
-/// to those.
+/// to the earlier questions.
 #[test]
 fn late_answer_to_an_earlier_controllers_question_is_ignored() {
     let asked = |number| {

@@ -1,9 +1,8 @@
-//! Sites without room: other destinations are served in the meantime, and the site's part follows
-//! later.
+//! Sites without room: other destinations are served first, and the site receives its part later.
 
 use super::*;
 
-/// Maximum delay of a destination by one site without room: two attempts, and a pause between them.
+/// Maximum delay of a destination by one site without room: two attempts, and one pause.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 fn configs() -> [CoordinatorConfig; 2] {
@@ -26,11 +25,13 @@ fn served_after(w: &mut World, id: TransferId, site: u16) -> Duration {
     w.now.saturating_since(begun)
 }
 
-/// #48: a destination without room stopped the attempt for all others, without a time limit.
+/// #48: a destination without room stopped the attempt for all other destinations, without a time
+/// limit.
 #[test]
-fn busy_destination_never_delays_the_others() {
+fn busy_destination_never_delays_other_destinations() {
     for config in configs() {
-        // In the tree, 3 passes on the data of 5, and 7 and 8 are behind both.
+        // In the tree, site 3 passes on the data of site 5, and sites 7 and 8 are downstream of
+        // both.
         for busy in [&[3][..], &[5], &[3, 5], &[3, 7, 8]] {
             let mut w = World::with(internet2(), config.clone());
             busy.iter().for_each(|site| w.sites[*site].is_busy = true);
@@ -54,7 +55,7 @@ fn busy_destination_never_delays_the_others() {
 #[test]
 fn busy_relay_is_planned_around_or_waited_for() {
     for config in configs() {
-        // 1 is on the shorter path to 3, and on the only path to 4.
+        // Site 1 is on the shorter path to 3, and on the only path to 4.
         let mut w = World::with(topology(6, &[(0, 1), (1, 3), (0, 2), (2, 5), (5, 3), (1, 4)]), config);
         w.sites[1].is_busy = true;
         let id = w.submit(request(0, &[3, 4]));
@@ -68,7 +69,7 @@ fn busy_relay_is_planned_around_or_waited_for() {
     }
 }
 
-/// #48: after room became free, a transfer waited for the rest of a pause of up to 30 s.
+/// #48: after room became free, a transfer still waited to the end of a pause of up to 30 s.
 #[test]
 fn waiting_destination_is_asked_when_another_transfer_leaves() {
     for config in configs() {
@@ -106,13 +107,14 @@ fn attempts_without_room_are_not_counted() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
-/// #48: a site that sometimes reports that it has no room must not stop the others repeatedly.
+/// #48: a site that sometimes reports a lack of room must not stop the other destinations
+/// repeatedly.
 #[test]
-fn busy_site_costs_each_attempt_only_itself() {
+fn busy_site_reports_never_stop_other_destinations_repeatedly() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5, 8]));
     let begun = w.now;
-    // It sets up its part, and reports that it has no room once data flows.
+    // The site sets up its part, and reports a lack of room once data flows.
     while !(done(&w, id, 5) && done(&w, id, 8)) {
         w.tick();
         if let Some(run) = w.sites[3].program.as_ref().map(|p| p.run) {

@@ -1,4 +1,4 @@
-//! Destinations behind slow paths, and links that are declared with a wrong capacity.
+//! Destinations with slow paths, and links that are declared with a wrong capacity.
 
 use super::*;
 use crate::control::FlowArrival;
@@ -9,7 +9,7 @@ fn destination_with_blocked_links_is_postponed() {
 }
 
 #[test]
-fn flows_that_fill_say_nothing_of_a_destination() {
+fn filling_flows_do_not_affect_postponement() {
     postpones_the_blocked(true);
 }
 
@@ -47,7 +47,8 @@ fn postpones_the_blocked(fill: bool) {
     }
     assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(2), .. })), "{:#?}", w.events.last());
     assert!(!w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(1), .. })));
-    // #17: the page showed the last attempt's plan, with one destination, below a table of both.
+    // #17: the page showed the last attempt's plan with one destination, below a table of both
+    // destinations.
     for _ in 0..100 {
         w.tick();
         let destinations = |plan: Option<&Plan>| plan.map(|p| p.destinations.clone()).unwrap_or_default();
@@ -59,7 +60,7 @@ fn postpones_the_blocked(fill: bool) {
     panic!("no attempt without the one that was left for later");
 }
 
-/// The second of two links, declared with 20 Mbit/s, carries 4 with a backlog.
+/// Two links are declared with 20 Mbit/s. The second carries 4 Mbit/s with a backlog.
 fn with_a_slow_link(arrivals: bool) -> World {
     let mut w = World::new(topology(3, &[(0, 1), (0, 2)]));
     w.length = 100_000_000;
@@ -95,7 +96,7 @@ fn with_a_slow_link(arrivals: bool) -> World {
     w
 }
 
-/// #52: no message named the link. Other destinations do not wait for it.
+/// #52: no message named the slow link. Other destinations do not wait for its destination.
 #[test]
 fn slow_link_is_named_and_its_destination_postponed() {
     let w = with_a_slow_link(true);
@@ -127,13 +128,13 @@ fn slow_link_is_named_and_its_destination_postponed() {
 }
 
 #[test]
-fn destination_is_postponed_where_no_link_is_measured() {
+fn destination_is_postponed_without_a_measured_link() {
     let w = with_a_slow_link(false);
     assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(2), .. })));
     assert!(!w.seen(|e| matches!(e, EventKind::WrongCapacity { .. })));
 }
 
-/// The next transfer is planned with the measured capacity, and says so.
+/// The next transfer is planned with the measured capacity, and an event names the link.
 #[test]
 fn next_plan_uses_the_measured_capacity() {
     let mut w = with_a_slow_link(true);

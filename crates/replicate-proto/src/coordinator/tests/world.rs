@@ -12,7 +12,7 @@ pub(super) const LENGTH: u64 = 1_000_000;
 pub(super) const HASH: FileHash = FileHash([7; 32]);
 pub(super) const ATTRIBUTES: Attributes = Attributes { mode: 0o640, modified_ns: 5 };
 pub(super) const TICK: Duration = Duration::from_ms(100);
-/// Bytes that reach every sink in a tick if nothing is wrong: 20 Mbit/s, as planned.
+/// Bytes that reach every sink in a tick without faults: the planned 20 Mbit/s.
 pub(super) const STEP: u64 = 250_000;
 
 pub(super) fn whole() -> Vec<ByteRange> {
@@ -122,7 +122,7 @@ pub(super) fn tree_planner(request: &PlanRequest<'_>) -> Result<Plan, String> {
     })
 }
 
-/// A plan of the real planner with groups that fill.
+/// A plan of the real planner with filling groups.
 pub(super) fn filled_plan(request: &PlanRequest<'_>) -> Result<Plan, String> {
     let mut asked = crate::plan::Request::new(request.topology, request.source, request.destinations);
     asked.avoid_sites = request.avoid_sites.to_vec();
@@ -161,7 +161,7 @@ pub(super) type PlannerFn = fn(&PlanRequest<'_>) -> Result<Plan, String>;
 pub(super) struct FakeSite {
     pub(super) alive: bool,
     pub(super) session: u64,
-    /// Time of its failure, until the driver has told the coordinator.
+    /// Time of the site's failure, until the driver has reported it to the coordinator.
     pub(super) died: Option<Instant>,
     pub(super) inbox: VecDeque<Command>,
     pub(super) have: Vec<ByteRange>,
@@ -171,7 +171,7 @@ pub(super) struct FakeSite {
     /// Length and hash of another file with the same name.
     pub(super) other: Option<(u64, FileHash)>,
     pub(super) program: Option<SiteProgram>,
-    /// At a source: every hop of its program was connected.
+    /// At a source: whether every hop of its program was connected.
     pub(super) connected: bool,
     pub(super) finish_later: Option<Command>,
     pub(super) sink_told: bool,
@@ -179,20 +179,20 @@ pub(super) struct FakeSite {
     pub(super) verified: u64,
     pub(super) corrupt_told: bool,
     pub(super) hop_told: bool,
-    /// Uninstalled runs, for assertions.
+    /// Runs whose removal the site received, for assertions.
     pub(super) removed: Vec<Run>,
     pub(super) forgotten: bool,
     // Faults of the site.
     pub(super) disk_full: bool,
     pub(super) deaf: bool,
     pub(super) refuses: bool,
-    /// Other transfers hold the resources for its part.
+    /// Other transfers hold the resources for the site's part.
     pub(super) is_busy: bool,
-    /// Has room for one attempt at a time.
+    /// The site has room for one attempt at a time.
     pub(super) has_one_place: bool,
-    /// The last attempt for which it had no room.
+    /// The last attempt for which the site had no room.
     pub(super) refused: Option<Run>,
-    /// Refuses only programs with filling groups.
+    /// The site refuses only programs with filling groups.
     pub(super) refuses_fill: bool,
     pub(super) slow_divisor: u64,
     pub(super) flips_bits: bool,
@@ -206,7 +206,7 @@ pub(super) struct World {
     pub(super) now: Instant,
     pub(super) sites: Vec<FakeSite>,
     pub(super) dead_links: BTreeSet<LinkId>,
-    /// Sites to which nobody can connect.
+    /// Sites to which no other site can connect.
     pub(super) walled: BTreeSet<SiteId>,
     pub(super) length: u64,
     pub(super) events: Vec<Event>,
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// The controller is killed and restarted from the durable state.
+    /// Kills the controller and restarts it from the durable state.
     pub(super) fn restart_controller(&mut self) {
         let snapshots = self.store.values().map(|s| serde_json::from_str(s).expect("we wrote it")).collect();
         let planner: PlannerFn = tree_planner;
@@ -389,7 +389,7 @@ impl World {
                 let Finish { run, hash, .. } = file;
                 assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
-                // The other hash is the claim of a lying source in the test of nonsense.
+                // The test with arbitrary reports has a lying source that claims the other hash.
                 assert!(hash == right || hash == FileHash([3; 32]));
                 if s.have != whole_of(length) && !(s.finished && s.mode.is_some()) {
                     let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
@@ -440,8 +440,8 @@ impl World {
             side: FlowSide::Received,
             digest: digest(i.flow),
         });
-        // A site that flips bits does so after taking the digest: it claims to have passed on the
-        // received data.
+        // A site that flips bits does so after it takes the digest, so it claims to have passed on
+        // the received data.
         let sent = program.outgoing.iter().map(|o| FlowDigest {
             flow: o.flow,
             side: FlowSide::Sent,
@@ -450,7 +450,7 @@ impl World {
         received.chain(sent).collect()
     }
 
-    /// Moves data of the run that `source` has installed.
+    /// Moves data of the run whose program `source` has installed.
     pub(super) fn flow(&mut self, source: SiteId) {
         let Some(program) = self.sites[source.index()].program.clone() else { return };
         if program.source_path.is_none() {
@@ -463,13 +463,13 @@ impl World {
             |s: SiteId, w: &Self| w.sites[s.index()].program.as_ref().is_some_and(|p| p.run == run);
         let mut broken = false;
         let ends = |l: LinkId| [topology.link(l).from, topology.link(l).to];
-        // Filling flows carry nothing here, and no site may depend on them.
+        // Filling flows carry no data in this world, and no site may depend on them.
         let bulk = || plan.flows.iter().enumerate().filter(|(_, f)| !plan.fills(f));
         if bulk().flat_map(|(_, f)| ends(f.link)).all(|s| takes_part(s, self)) {
             self.sites[source.index()].connected = true;
         }
         if !self.sites[source.index()].connected {
-            // Early sites wait for the sites that have no program yet.
+            // Sites with a program wait for the sites that have none yet.
             return;
         }
         for (i, flow) in bulk() {

@@ -25,7 +25,7 @@ const WIDER: u64 = 16;
 const GAIN_MIN: f64 = 0.1;
 
 impl Transfer {
-    /// A site has reported the arrival of its flows.
+    /// Handles a site's report of its arriving flows.
     pub(super) fn handle_arrivals(
         &mut self,
         cx: &mut Context<'_>,
@@ -43,7 +43,8 @@ impl Transfer {
         }
     }
 
-    /// Plans use other capacities of some links from now on.
+    /// Handles changed capacities of some links: computes the expected rates again, and announces
+    /// links whose declared capacity is now known to be wrong.
     pub(in crate::coordinator) fn handle_capacities(&mut self, cx: &mut Context<'_>) {
         let Some(r) = self.running_mut() else { return };
         let planned: Vec<u64> =
@@ -62,7 +63,7 @@ impl Transfer {
         self.announce(cx, news.difference(&known).copied());
     }
 
-    /// Announces links that are declared with a wrong capacity.
+    /// Announces links whose declared capacity is wrong.
     pub(super) fn announce(&self, cx: &mut Context<'_>, links: impl IntoIterator<Item = LinkId>) {
         for id in links {
             let (link, status) = (cx.topology.link(id), cx.links.status(id));
@@ -73,12 +74,12 @@ impl Transfer {
         }
     }
 
-    /// Padding in bytes of each flow of a plan that shows its link's capacity. The attempt sends
-    /// `left_bytes`.
+    /// Maximum padding in bytes for the flows that must show their link's capacity. The attempt
+    /// sends `left_bytes` bytes of data.
     ///
-    /// These are the heaviest flows on unmeasured links that the plan fills and that limit it: the
-    /// min-cut grows with the capacity of the link's cable. Their flows cannot show this capacity,
-    /// because other links are full, too.
+    /// A link qualifies if the plan fills it, it is not measured, and it limits the plan: the
+    /// min-cut grows if the link's cable can carry more. Its heaviest flow is padded, because data
+    /// alone cannot show the capacity while other links are full, too.
     pub(super) fn padding(&self, cx: &Context<'_>, plan: &Plan, left_bytes: u64) -> BTreeMap<FlowId, u64> {
         let time = plan.rate.transmit_time(ByteCount::new(left_bytes));
         if self.request.bandwidth_limit.is_some() || plan.store_and_forward || time < PADDED_MIN {
@@ -106,7 +107,8 @@ impl Transfer {
         flows.map(|flow| (flow, left_bytes / PADDING_DIVISOR)).collect()
     }
 
-    /// Whether the min-cut of a plan's transfer grows if a link and its opposite carry more.
+    /// Whether the min-cut of a plan's transfer grows if a link and its opposite have more
+    /// capacity.
     fn is_limited_by(&self, cx: &Context<'_>, plan: &Plan, link: LinkId, opposite: Option<LinkId>) -> bool {
         let mut wider: Vec<BitRate> =
             cx.topology.links().iter().map(|link| link.properties.capacity).collect();
@@ -126,7 +128,7 @@ impl Transfer {
     }
 }
 
-/// The hop of a plan to `site` that carries least of its declared capacity, in words.
+/// The hop of a plan to `site` that carries the smallest part of its declared capacity, in words.
 pub(super) fn slow_hop(cx: &Context<'_>, plan: &Plan, site: SiteId) -> Option<String> {
     let part = |link: &LinkId| {
         let status = cx.links.status(*link);

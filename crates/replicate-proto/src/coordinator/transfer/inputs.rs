@@ -50,8 +50,8 @@ impl Transfer {
         if self.outcome.is_some() {
             return;
         }
-        // Hops that failed because of the restart should be tried again, and so should destinations
-        // without a path.
+        // Hops that failed because of the restart are tried again, and so are destinations without
+        // a path.
         if restarted {
             let touches = |l: LinkId| cx.topology.link(l).from == site || cx.topology.link(l).to == site;
             self.tired_links.retain(|&l, _| !touches(l));
@@ -215,7 +215,8 @@ impl Transfer {
         let now = cx.now;
         let current = self.running().is_some_and(|r| r.run == run);
         if !current {
-            // Settling keeps no attempt: a site that still reports has missed the removal.
+            // A settling transfer has no attempt, so a site that still reports has missed the
+            // removal.
             if run.attempt.0 < self.attempts || self.running().is_none() {
                 self.owe(site, Debt::Uninstall(run));
             }
@@ -235,7 +236,8 @@ impl Transfer {
                 continue;
             };
             let entry = r.flows.entry(f.flow).or_insert((0, 0.0));
-            // Filling data counts at its destination. It must not hide a stall of everything else.
+            // Filling data counts only at its destination. It must not hide a stall of all other
+            // flows.
             if !r.plan.fills(flow) {
                 if f.sent_bytes > entry.0 {
                     r.active_at = now;
@@ -346,7 +348,7 @@ impl Transfer {
             d.told_ahead = None;
             d.integrity += 1;
             let (integrity, missing) = (d.integrity, length - d.shown_bytes);
-            // Data from before this transfer has not arrived wrong.
+            // Wrong data from before this transfer is no reason to give the destination up.
             let refuses = self.request.on_corrupt == CorruptPolicy::Refuse && d.leftover != Some(true);
             d.leftover = d.leftover.map(|leftover| leftover && !d.have.is_empty());
             let name = cx.name(site).to_owned();
@@ -443,8 +445,8 @@ impl Transfer {
         reason: &str,
     ) {
         // Only the first report of an attempt identifies the failed link. Later reports may be
-        // consequences: sites remove their flows at different moments, and to its neighbours this
-        // looks like a broken hop.
+        // consequences: sites remove their flows at different moments, and their neighbours see a
+        // broken hop.
         if self.running().is_none_or(|r| r.run != run) {
             return;
         }
@@ -470,11 +472,11 @@ impl Transfer {
         self.stop(cx, line, settle);
     }
 
-    /// The first site of `link` cannot connect to the other site. The other site is postponed, so
-    /// that no other destination waits for it.
+    /// Handles a failed connection from the first site of `link` to its second site. Postpones the
+    /// second site, so that no other destination waits for it.
     ///
-    /// No settling time is needed, unlike after a broken hop: the next plan does without the other
-    /// site in any case.
+    /// No settling time is needed, unlike after a broken hop, because the next plan avoids the
+    /// second site in any case.
     fn handle_unreached(&mut self, cx: &mut Context<'_>, link: LinkId, run: Run, reason: &str) {
         let (from, to) = (cx.topology.link(link).from, cx.topology.link(link).to);
         let address = cx.sites[to.index()].addresses.get(&link).map_or("-", String::as_str);
@@ -487,7 +489,7 @@ impl Transfer {
         );
         let now = cx.now;
         self.tired_links.entry(link).or_insert(AvoidedResource::new(now, self.id)).tire(now, run, cx.config);
-        // Others most likely cannot connect either: it relays nothing for now.
+        // Other sites most likely cannot connect either, so the site relays nothing for some time.
         self.tired_sites.entry(to).or_insert(AvoidedResource::new(now, self.id)).tire(now, run, cx.config);
         let Some(d) = self.destinations.iter_mut().find(|d| d.site == to && d.open()) else {
             return self.stop(cx, line, Duration::ZERO);
@@ -530,8 +532,8 @@ impl Transfer {
         }
         if installed && kind == FailureKind::Refused && self.running().is_some_and(RunningAttempt::is_filled)
         {
-            // Most likely because of the buffers of the filling flows. Without a site that only
-            // relays those, nothing is lost.
+            // The most likely cause is the buffers of the filling flows. Without a site that only
+            // relays filling flows, the attempt loses nothing.
             self.unfilled = true;
             if self.running().is_some_and(|r| r.needed.contains(&site)) {
                 self.stop(cx, format!("{line} (the next plan fills nothing)"), Duration::ZERO);
@@ -577,20 +579,21 @@ impl Transfer {
         self.event(cx, EventKind::Progress { length_bytes: self.length.unwrap_or(0), destinations });
     }
 
-    /// Postpones a destination that keeps all others below half of the planned rate and that is
-    /// much slower than they are: the flows wait only for it.
+    /// Postpones a destination that keeps all others below half of the planned rate, if the flows
+    /// wait only for this destination.
     ///
-    /// A plan knows only the capacities that were declared or measured before, so all destinations
-    /// may be slower than planned without any fault. Rates do not identify the slow one either,
-    /// because the slowest sets the rate for all. The indicator is the time for which each delayed
-    /// the flows. Equally slow destinations delay the flows for about the same time.
+    /// A plan uses only the capacities that were declared or measured before, so all destinations
+    /// may be slower than planned without any fault. Rates do not identify the slow destination,
+    /// because the slowest destination sets the rate of all. The indicator is the time for which
+    /// each destination delayed the flows. Equally slow destinations delay the flows for about the
+    /// same time.
     fn look_for_slow(&mut self, cx: &mut Context<'_>) {
         let (now, hold, share, blocked_min) =
             (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
         let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
         let Phase::Running(r) = &mut self.phase else { return };
         let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
-        // If sites store all data before they pass it on, waiting for another site is by design.
+        // If sites store all data before they pass it on, a wait for another site is by design.
         if open.len() < 2 || r.plan.store_and_forward {
             return;
         }
@@ -646,7 +649,8 @@ impl Transfer {
             if least.is_some_and(|least| sink.held < hold + least + least) {
                 continue;
             }
-            // The disk is the more reliable sign; among equal ones, the slower destination.
+            // A stalled disk is the more reliable sign. Of destinations with the same sign, the
+            // slowest is postponed.
             if now.saturating_since(since) >= hold
                 && levels.get(&site).is_some_and(|l| *l < LEVEL_MAX)
                 && worst.is_none_or(|(_, d, r)| (disk, std::cmp::Reverse(rate)) > (d, std::cmp::Reverse(r)))
@@ -670,7 +674,7 @@ impl Transfer {
             tired.tire(now, run, cx.config);
         }
         self.event(cx, EventKind::Postponed { site: slow, reason });
-        // No failure: the same transfer continues in another order.
+        // A postponement is no failure: the same transfer continues in another order.
         self.remove_attempt(cx);
     }
 }

@@ -25,8 +25,8 @@ impl Transfer {
                 && cx.up(d.site)
                 && d.retry_at.is_none()
                 && d.finishing.is_none()
-                // While the length of the source's file is unknown, a found file cannot be judged,
-                // and is asked for again.
+                // A found file cannot be judged before the length of the source's file is known.
+                // Until then the destination is asked again.
                 && (d.found.is_none() || self.length.is_none())
                 && !d.full(self.length)
         };
@@ -92,7 +92,8 @@ impl Transfer {
         true
     }
 
-    /// Announces the sites for which it waits, the reasons, and the maximum wait; once per state.
+    /// Announces the sites for which the transfer waits, the reasons, and the maximum wait; once
+    /// per state.
     fn tell_waiting(&mut self, cx: &mut Context<'_>) {
         let left = |since: Instant| (since + cx.config.site_wait).saturating_since(cx.now);
         let (mut names, mut causes, mut most) = (Vec::new(), Vec::new(), Duration::ZERO);
@@ -130,7 +131,8 @@ impl Transfer {
         self.event(cx, EventKind::Waiting { reason });
     }
 
-    /// All sites have answered, or will not: plans for the sites that did.
+    /// Ends the inquiry when all sites have answered or are overdue, and plans for the sites that
+    /// answered.
     pub(super) fn end_inquiry(&mut self, cx: &mut Context<'_>) {
         let Phase::Inquiring { begun, waiting, answered, .. } =
             std::mem::replace(&mut self.phase, Phase::Idle)
@@ -146,8 +148,9 @@ impl Transfer {
         let Some(length) = self.length else { return };
         let (mut others, hash) = (Vec::new(), self.hash);
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
-            // This was reported before the length was known. Another file is judged here, not after
-            // the inquiry: if it may be replaced, every later inquiry would find it again.
+            // The found file was reported before the length was known. A different file is dropped
+            // here, not after the inquiry. Otherwise every later inquiry would find a file again
+            // that may be replaced.
             let is_other = |found: &mut FinishedFile| {
                 found.length != length || hash.is_some_and(|hash| found.hash != hash)
             };
@@ -194,15 +197,16 @@ impl Transfer {
         matches!(self.phase, Phase::Inquiring { .. })
     }
 
-    /// A first attempt waits for transfers that may still be submitted. After that, as for a later
-    /// attempt, it waits only while some `inquire`.
+    /// Whether the wait for a joint plan is over. A first attempt waits for transfers that may
+    /// still be submitted. After that time, like a later attempt, it waits only while another
+    /// transfer is `inquiring`.
     pub(in crate::coordinator) fn plan_is_due(&mut self, now: Instant, inquiring: bool) -> bool {
         let Phase::Planning { first, until, .. } = &mut self.phase else { return false };
         first.take_if(|t| now >= *t);
         now >= *until || first.is_none() && !inquiring
     }
 
-    /// The demand to be planned. Starts again if the known data has changed since the inquiry.
+    /// The demand to be planned. Returns to the inquiry if the known data has changed since.
     pub(in crate::coordinator) fn waiting_demand(&mut self, cx: &mut Context<'_>) -> Option<Demand> {
         let Phase::Planning { targets, fresh, .. } = &self.phase else { return None };
         let (fresh, asked) = (*fresh, targets.clone());
@@ -239,7 +243,8 @@ impl Transfer {
         Some(RunningDemand { demand, plan: r.plan.clone(), ceiling, left, moved_at: self.moved_at })
     }
 
-    /// Installs a joint plan, made with the transfers in `with`; without a plan, plans alone.
+    /// Installs a joint plan, made with the transfers in `with`. Without a plan, plans this
+    /// transfer alone.
     pub(in crate::coordinator) fn install_waiting(
         &mut self,
         cx: &mut Context<'_>,
@@ -270,14 +275,14 @@ impl Transfer {
         }
     }
 
-    /// Waits until other running transfers are stopped and can be planned with it.
+    /// Waits until other running transfers are stopped and can be planned together with this one.
     pub(in crate::coordinator) fn wait_for_others(&mut self, new: Instant) {
         if let Phase::Planning { first, until, fresh, .. } = &mut self.phase {
             (*first, *until, *fresh) = (None, new, false);
         }
     }
 
-    /// Stops the attempt, without a failure, to plan it together with others.
+    /// Stops the attempt, without a failure, to plan it together with other transfers.
     pub(in crate::coordinator) fn plan_anew(&mut self, cx: &mut Context<'_>, reason: String) {
         if self.running().is_none() {
             return;
@@ -395,8 +400,8 @@ impl Transfer {
                 match self.ask_planner(cx, &targets) {
                     Ok(plan) => plan,
                     Err(_) => {
-                        // Each can be served alone, but not all together: serve one after the
-                        // other.
+                        // Each destination can be served alone, but not all together: serve them
+                        // one by one.
                         targets.truncate(1);
                         match self.ask_planner(cx, &targets) {
                             Ok(plan) => plan,

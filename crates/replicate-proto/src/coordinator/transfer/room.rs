@@ -1,8 +1,8 @@
 //! Sites without room for their part of an attempt.
 //!
-//! A destination without room is treated as slow. The plan leaves it out, and it is asked again
-//! after a pause, or when another transfer leaves the site. A relay without room is planned around.
-//! Only the source makes all destinations wait.
+//! A destination without room is treated as slow. The plan leaves the destination out, and the site
+//! is asked again after a pause, or when another transfer leaves it. A relay without room is
+//! planned around. Only a source without room makes all destinations wait.
 //!
 //! Leaves out: the division of a site's memory ([`crate::daemon::room`]). Read
 //! [`Transfer::handle_busy`] first.
@@ -20,7 +20,7 @@ pub(super) struct CrowdedSite {
     until: Instant,
     /// The site's reason, in one line.
     line: String,
-    /// The last event about it, if any.
+    /// The last event about the site's lack of room, if any.
     told: Option<RoomNotice>,
 }
 
@@ -31,8 +31,8 @@ enum RoomNotice {
 }
 
 impl Transfer {
-    /// The site lacks memory or descriptors for its part at the moment; other transfers will return
-    /// them.
+    /// Handles a site that lacks memory or descriptors for its part at the moment. Other transfers
+    /// will return them.
     ///
     /// The first refusal in a transfer makes all destinations wait for `pause_min`, because an
     /// earlier attempt may be about to leave the site. Every later refusal costs the other
@@ -49,7 +49,8 @@ impl Transfer {
             }
             return;
         }
-        // The buffers of filling flows are the most likely reason, and the next plan has none.
+        // The buffers of filling flows are the most likely cause, so the next plan has no filling
+        // flows.
         let is_filled = installed && self.running().is_some_and(RunningAttempt::is_filled);
         self.unfilled |= is_filled;
         if is_filled && self.running().is_some_and(|r| !r.needed.contains(&site)) {
@@ -117,7 +118,7 @@ impl Transfer {
         crowded.min_by_key(|(_, c)| c.until).map(|(site, _)| *site)
     }
 
-    /// Every participant of the attempt has its part, so none of them lacks room.
+    /// Forgets earlier refusals of the attempt's participants, because all of them have their part.
     pub(super) fn has_room(&mut self, attempt: &RunningAttempt) {
         self.crowded.retain(|site, _| !attempt.participants.contains(site));
         for d in self.destinations.iter_mut().filter(|d| attempt.sinks.contains_key(&d.site)) {
@@ -134,8 +135,8 @@ impl Transfer {
         }
     }
 
-    /// Attempts of other transfers have left sites: these sites are asked again after `pause_min`,
-    /// the time for the removal.
+    /// Handles sites that other transfers' attempts have left: they are asked again after
+    /// `pause_min`, which leaves time for the removal.
     pub(in crate::coordinator) fn handle_room(&mut self, cx: &Context<'_>, sites: &BTreeSet<SiteId>) {
         let again = cx.now + cx.config.pause_min;
         let mut is_woken = false;

@@ -1,4 +1,4 @@
-//! The next step of a transfer: the only place that changes its phase, abandons, waits and ends.
+//! The next step of a transfer: changes of its phase, abandoned attempts, waits and ends.
 //!
 //! Leaves out: the knowledge of a transfer, which the inputs change. Read [`Transfer::step`] first.
 
@@ -28,7 +28,7 @@ impl Transfer {
         self.settle_debts(cx);
     }
 
-    /// Detects sites that are away for too long, and answers that did not come.
+    /// Detects sites that are unreachable for too long, and overdue answers.
     fn watch_sites(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         let site_wait = cx.config.site_wait;
@@ -123,8 +123,8 @@ impl Transfer {
                 } else if !is_wider {
                     self.decide(cx, site, Verdict::Done);
                 } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site) {
-                    // It is finished as if it had arrived: the site removes permissions that others
-                    // do not have at the source.
+                    // The found file is finished like an arrived one: the site then removes
+                    // permissions that the source's file does not have.
                     d.set_have(&[ByteRange { start: 0, end: length }], length, cx.config.ranges_max);
                 }
             }
@@ -150,8 +150,8 @@ impl Transfer {
             }
             return;
         }
-        // A destination with filling flows may have everything long before the source has served
-        // the others.
+        // A destination with filling flows may have all data long before the source has served the
+        // other destinations.
         let comes_anyway = self.running().is_some_and(|r| !r.source_done && !r.is_filled());
         let wanted = self.destinations.iter().any(|d| {
             d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
@@ -187,7 +187,7 @@ impl Transfer {
         }
         let now = cx.now;
         match &mut self.phase {
-            // The coordinator plans.
+            // In `Planning`, the coordinator makes the next change.
             Phase::Over | Phase::Planning { .. } => false,
             Phase::Idle => self.begin(cx),
             Phase::Settling { until, early } => {
@@ -357,7 +357,7 @@ impl Transfer {
         self.pause_without(cx, reason, settle, None);
     }
 
-    /// As [`Self::pause`], because the controller lost contact with the site `gone`.
+    /// Pauses as [`Self::pause`] does, because the controller lost contact with the site `gone`.
     pub(super) fn pause_without(
         &mut self,
         cx: &mut Context<'_>,
@@ -380,7 +380,7 @@ impl Transfer {
     fn close(&mut self, cx: &mut Context<'_>) {
         self.remove_attempt(cx);
         for d in &mut self.destinations {
-            // Nothing needs these any more, and they may be many.
+            // No later step reads these ranges, and their number may be large.
             d.have = Vec::new();
         }
         let count = |f: fn(&Verdict) -> bool| {
@@ -408,8 +408,8 @@ impl Transfer {
         self.changed(cx);
     }
 
-    /// Sends sites that are up the messages that they have not received. A site that received them
-    /// and stayed up needs no more.
+    /// Sends pending messages to the sites that are up. A message counts as received if the site
+    /// then stays up for the time of `sweep`.
     fn settle_debts(&mut self, cx: &mut Context<'_>) {
         let (now, sweep) = (cx.now, cx.config.sweep);
         let busy: BTreeSet<SiteId> =
@@ -417,7 +417,7 @@ impl Transfer {
         let mut paid = false;
         let (id, informed) = (self.id, &mut self.informed);
         self.debts.retain(|&(site, debt), sent| match *sent {
-            // Not to a site that is just finishing the file.
+            // A site that is finishing the file receives its messages later.
             None if cx.sites[site.index()].up && !busy.contains(&site) => {
                 *sent = Some(now);
                 let command = match debt {
