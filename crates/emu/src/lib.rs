@@ -702,8 +702,8 @@ impl EmulationHandle {
         self.ask(|reply| Request::LinkState { link, reply })
     }
 
-    /// The counters of all links at one instant, by id.
     /// The counters of all links at the same instant, in the order of their ids.
+    ///
     /// Errors: an emulation that has ended.
     /// Cost: a wake-up of the forwarder, about a microsecond per link; blocks until it replies.
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {

@@ -145,7 +145,7 @@ async fn silent_connections_of_one_address_block_no_other_address() {
     assert_eq!(door.greet(honest).await.expect("it is let in"), 1);
     assert_eq!(door.next_end().await, "welcome");
     door.until_half_open(7).await;
-    // A later connection of the same address does not get in either.
+    // The silent address fills the table again, and a newcomer of another address still gets in.
     held.push(door.connect(3).await);
     let newcomer = door.connect(4).await;
     assert_eq!(door.greet(newcomer).await.expect("it is let in"), 1);
