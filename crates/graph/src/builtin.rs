@@ -160,11 +160,11 @@ const INTERNET2_LINKS: &[(u16, u16)] =
 /// Thirteen of Google's data centres.
 ///
 /// Source: Google's list of the data centres that it owns, restricted to those in service by 2016.
-/// Which data centre is which site is not published. Without site 12 the links are the 19 links of Jain
-/// and others, *B4* (SIGCOMM 2013), figure 1. They form a pair (0, 1), a group of six in the middle
-/// (2 to 7) and a group of four (8 to 11). The data centres form two in Asia, six in the United
-/// States and four in Europe, and Chile is site 12. Within a continent the assignment is the one
-/// with the minimum total great circle, 83,000 km.
+/// Which data centre is which site is not published. Without site 12 the links are the 19 links of
+/// Jain and others, *B4* (SIGCOMM 2013), figure 1. They form a pair (0, 1), a group of six in the
+/// middle (2 to 7) and a group of four (8 to 11). The data centres form two in Asia, six in the
+/// United States and four in Europe, and Chile is site 12. Within a continent the assignment is the
+/// one with the minimum total great circle, 83,000 km.
 const B4_SITES: &[City] = &[
     ("singapore", 1.35, 103.82),
     ("changhua", 24.05, 120.52),

@@ -8,8 +8,8 @@
 //!
 //! Up to [`DENSE_MAX`] blocks, sums of half the blocks are cheap. With more blocks, a receiver that
 //! gets to packet n of repair in order has about n missing blocks or more, so smaller degrees
-//! suffice. Packet n sums [`SHARE`] k / (n + 1) blocks, so it sums [`SHARE`] missing blocks or more.
-//! For every number of missing blocks, these degrees have the order of the ideal soliton's.
+//! suffice. Packet n sums [`SHARE`] k / (n + 1) blocks, so it sums [`SHARE`] missing blocks or
+//! more. For every number of missing blocks, these degrees have the order of the ideal soliton's.
 
 use super::Bits;
 

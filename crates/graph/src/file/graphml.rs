@@ -38,8 +38,8 @@ const NAMESPACES_MAX: usize = 16;
 /// Maximum number of attributes of an element: the parser compares every pair of attributes. Real
 /// files have 4.
 const ATTRIBUTES_MAX: usize = 64;
-/// Name of each field, by the element that the field is for (`node`, `edge`, `graph`, `all`) and the
-/// id of its key.
+/// Name of each field, by the element that the field is for (`node`, `edge`, `graph`, `all`) and
+/// the id of its key.
 type Keys<'a> = BTreeMap<(&'a str, &'a str), &'a str>;
 
 pub(super) fn read(
