@@ -2,11 +2,11 @@
 //! separable* (MDS).
 //!
 //! The first packets are the blocks, in order. Each later packet, a *parity*, is a sum of all
-//! blocks with coefficients of GF(2^8). The first parity is plain XOR. With k blocks the first 256
-//! - k parities are rows of a Cauchy matrix with scaled columns, so that every square submatrix is
-//! invertible. Further parities are possible in any number: their coefficients are drawn from the
-//! packet's id. With such parities, k packets fail to decode with a probability of about one in
-//! 255.
+//! blocks with coefficients of GF(2^8). The first parity is plain XOR. With k blocks, 256 - k
+//! parities (the first ones) are rows of a Cauchy matrix with scaled columns, so that every square
+//! submatrix is invertible. Further parities are possible in any number: their coefficients are
+//! drawn from the packet's id. With such parities, k packets fail to decode with a probability of
+//! about one in 255.
 //!
 //! The code is meant for small numbers of blocks and of losses. With many blocks, sparse sums
 //! (`lt`) cost less, but need a few more packets.
