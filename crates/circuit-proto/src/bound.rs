@@ -16,7 +16,8 @@ const STEPS: u64 = 1 << 14;
 /// Upper bound of the bytes that a schedule of one week serves; at most the total of `demand`.
 ///
 /// Cost: O(racks^2) for each of up to 16,384 prices of the ports that have time left.
-/// Source: the primal-dual method for transportation problems (Ford and Fulkerson, *Flows in Networks*, 1962).
+/// Source: the primal-dual method for transportation problems (Ford and Fulkerson, *Flows in
+/// Networks*, 1962).
 pub fn served_max(demand: &Demand, timing: &Timing) -> ByteCount {
     let mut problem = Transport::new(demand, timing);
     problem.solve();

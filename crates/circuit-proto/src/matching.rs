@@ -274,8 +274,8 @@ fn set_all(words: &mut [u64], racks: usize) {
 /// Shape: `weights` has `racks` rows. The result is the destination of each source, also over edges
 /// of weight zero.
 /// Cost: O(racks^3).
-/// Source: Jonker and Volgenant, *A shortest augmenting path algorithm for dense and sparse linear assignment problems*,
-/// Computing 38, 1987.
+/// Source: Jonker and Volgenant, *A shortest augmenting path algorithm for dense and sparse linear
+/// assignment problems*, Computing 38, 1987.
 pub(crate) fn heaviest(racks: usize, weights: &[u64]) -> Vec<usize> {
     const NONE: usize = usize::MAX;
     let cost = |source: usize, destination: usize| -(weights[source * racks + destination] as i64);

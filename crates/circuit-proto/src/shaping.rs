@@ -32,7 +32,8 @@ impl Shaping {
 ///
 /// The days are stretched by equal times, so that days and nights fill the week. Without demand the
 /// schedule is one dark day, for any scheduler.
-/// Source: Etalon's steps (a) to (c) in [`shape`], then QuickStuff and BigSlice, then the fit to the week.
+/// Source: Etalon's steps (a) to (c) in [`shape`], then QuickStuff and BigSlice, then the fit to
+/// the week.
 /// Differs: times are in picoseconds; Etalon rounds to microseconds. No day is dropped or
 /// shortened, because our schedulers never exceed the week.
 /// Panics: if `timing` does not pass [`Timing::check`].

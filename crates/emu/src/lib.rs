@@ -29,8 +29,7 @@
 //!   ([`EmulationHandle::announce`]).
 //! - **Time dilation.** Under a [`Dilation`] of F emulated time passes F times slower than the
 //!   machine's. Rates, delays and reports count emulated time.
-//! - **Trust.** [`Emulation::report`] returns packets' lateness, and whether figures can be
-//!   trusted.
+//! - **Trust.** [`Emulation::report`] returns packets' lateness, and whether figures are trusted.
 //!
 //! Leaves out: TTL (constant on the path), ICMP errors, changing routes, IPv6, and programs on
 //! other machines. Linux only. Read [`Emulation`], [`EmulationOptions`], [`Report`] first.
@@ -326,20 +325,17 @@ impl LinkCounters {
     }
 }
 
-/// A running emulation. Dropping the value kills its sites' programs and removes its namespaces in
-/// about 60 ms.
+/// A running emulation. Dropping it ends its sites' programs and namespaces in about 60 ms.
 #[derive(Debug)]
 pub struct Emulation {
     handle: EmulationHandle,
     forwarder: Option<JoinHandle<()>>,
     nursery: Option<(Sender<SpawnRequest>, JoinHandle<()>)>,
-    /// Handle of the helper process. Dropping it ends the helper, and with it every program in the
-    /// sites.
+    /// Handle of the helper process. Dropping it ends the helper and every program in the sites.
     watchdog: Option<build::Watchdog>,
 }
 
-/// The controls of an emulation, for other threads. A handle may outlive the emulation; every call
-/// then fails.
+/// Controls of an emulation, for other threads. After the emulation's end, every call fails.
 #[derive(Clone, Debug)]
 pub struct EmulationHandle {
     shared: Arc<Shared>,
@@ -518,8 +514,7 @@ impl Emulation {
         self.handle.link_address(link)
     }
 
-    /// Starts `command` in `site`. The program is killed when the emulation is dropped or this
-    /// process dies.
+    /// Starts `command` in `site`; the program is killed when the emulation or this process ends.
     ///
     /// Errors: the program cannot be started. Its standard input and output are as `command` sets
     /// them.

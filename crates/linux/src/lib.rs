@@ -10,7 +10,8 @@
 //! - [`socket_options`]: options that the `rustix` crate lacks.
 //! - [`guard`]: a process that undoes the changes of a killed process.
 //!
-//! Leaves out: traffic control (`pace`), and every decision. Read [`rtnetlink::Rtnetlink`] and [`bpf`] first.
+//! Leaves out: traffic control (`pace`), and every decision. Read [`rtnetlink::Rtnetlink`] and
+//! [`bpf`] first.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a driver: it opens sockets and files, and asks the kernel")]

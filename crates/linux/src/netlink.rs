@@ -24,7 +24,8 @@ const BATCH_MAX: usize = 64;
 
 /// Length of a `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
-/// Attribute of an acknowledgement that holds the kernel's reason as text (`enum nlmsgerr_attrs`, `NLMSGERR_ATTR_MSG`).
+/// Attribute of an acknowledgement that holds the kernel's reason as text (`enum nlmsgerr_attrs`,
+/// `NLMSGERR_ATTR_MSG`).
 const REASON: u16 = 1;
 
 /// Reason why a request failed.

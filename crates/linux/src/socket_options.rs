@@ -100,7 +100,8 @@ fn option(socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usiz
 
 fn option_at(level: libc::c_int, socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usize> {
     let mut length = value.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `value`, and the length to `length`; both outlive the call.
+    // SAFETY: the kernel writes at most `length` bytes to `value`, and the length to `length`; both
+    // outlive the call.
     let result = unsafe {
         libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut length)
     };

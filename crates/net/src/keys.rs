@@ -41,8 +41,7 @@ pub struct SetRequest {
     pub operators: Vec<String>,
     /// Further host names or addresses of the controller, so that browsers and curl accept it.
     pub controller_hosts: Vec<String>,
-    /// Validity of the certificates in days, starting an hour ago; cut at the end of their
-    /// authority's validity.
+    /// Validity of the certificates in days, from an hour ago to the authority's end at most.
     pub valid_days: u32,
 }
 
@@ -235,8 +234,7 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
 /// Makes keys for more sites and operators, signed by the authority of the set in `folder`. They
 /// are valid as requested, or until the authority expires if that is earlier.
 ///
-/// Errors: as [`make_set`]; the folder has no authority, or the authority of another system;
-/// its key does not match its certificate.
+/// Errors: as [`make_set`]; no authority of this system in `folder`, or one without its key.
 pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysError> {
     check(request)?;
     let (maker, certificate) = CertificateMaker::in_folder(folder, request.system)?;
@@ -324,8 +322,7 @@ pub fn renew(
     checked(folder, &certificate, files)
 }
 
-/// Revokes all present certificates of these holders for every party that uses the list in
-/// `folder`.
+/// Revokes all present certificates of these holders wherever the list in `folder` is used.
 ///
 /// Errors: the folder holds no set of this system; the list cannot be read or written.
 pub fn revoke(folder: &Path, system: System, holders: &[PeerIdentity]) -> Result<(), KeysError> {
@@ -373,8 +370,7 @@ fn read_authority(folder: &Path, system: System) -> Result<String, KeysError> {
     Ok(certificate)
 }
 
-/// Makes certificates for any system with any authority, for tests; no tool makes such
-/// certificates.
+/// For tests only: makes certificates for any system with any authority.
 #[cfg(test)]
 pub(crate) fn more_of(authority: &KeyFile, request: &SetRequest) -> Vec<KeyFile> {
     let key = KeyPair::from_pem(&authority.key_pem).expect("a good key");
@@ -407,8 +403,7 @@ fn authority_mark(system: System) -> String {
     format!("anabranch {system} authority ")
 }
 
-/// System that an authority's name states; `None` if it states no system, or `pem` is not a
-/// certificate.
+/// System that an authority's name states; `None` without one, or if `pem` is no certificate.
 fn authority_system(pem: &str) -> Option<System> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let anchor = webpki::anchor_from_trusted_cert(&certificate).ok()?;
@@ -419,8 +414,7 @@ fn authority_system(pem: &str) -> Option<System> {
     System::all().find(|system| names(*system))
 }
 
-/// Describes the holder of this certificate; `None` if the certificate names no party of a known
-/// system.
+/// Describes the holder of this certificate; `None` if it names no party of a known system.
 pub fn holder_of(pem: &[u8]) -> Option<String> {
     let leaf = CertificateDer::from_pem_slice(pem).ok()?;
     let peer = crate::tls::peer_identity(&[leaf]).map(|peer| peer.to_string());
@@ -429,8 +423,7 @@ pub fn holder_of(pem: &[u8]) -> Option<String> {
     })
 }
 
-/// Parameters of the authority of `system` that holds `key`. These two determine all fields except
-/// the validity.
+/// Parameters of the authority of `system` with `key`, which determine all but the validity.
 fn authority(system: System, key: &KeyPair) -> CertificateParams {
     let mut ca = CertificateParams::default();
     ca.distinguished_name = rcgen::DistinguishedName::new();
@@ -453,8 +446,7 @@ struct CertificateMaker {
 }
 
 impl CertificateMaker {
-    /// Reads the authority of the set in `folder`, which must be of this system. Also returns its
-    /// certificate.
+    /// Reads the authority of the set in `folder`, of this system, and its certificate.
     fn in_folder(folder: &Path, system: System) -> Result<(Self, String), KeysError> {
         let (key_path, certificate_path) = (folder.join("ca.key"), folder.join("ca.pem"));
         let bad = |path: &Path, reason: String| KeysError::BadAuthority { path: path.to_owned(), reason };
@@ -469,8 +461,7 @@ impl CertificateMaker {
         Ok((Self { system, now: OffsetDateTime::now_utc(), end: facts.end, revoked, issuer }, certificate))
     }
 
-    /// Makes the controller's key if `with_controller` is set, then the keys of operators and
-    /// sites.
+    /// Makes the keys of the controller (if `with_controller`), the operators and the sites.
     fn all(&self, request: &SetRequest, with_controller: bool) -> Result<Vec<KeyFile>, KeysError> {
         let mut files = Vec::new();
         if with_controller && self.system.role_name(Role::Controller).is_some() {
@@ -572,8 +563,7 @@ fn in_folder(folder: &Path, file: &KeyFile, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Creates a folder and its parents for their owner only; an existing folder must not be
-/// world-writable.
+/// Creates a folder and its parents for their owner only; refuses a world-writable one.
 fn make_folder(path: &Path) -> Result<(), KeysError> {
     let unwritable = |error| KeysError::Unwritable { path: path.to_owned(), error };
     let mut builder = std::fs::DirBuilder::new();
@@ -707,8 +697,7 @@ mod tests {
         }
     }
 
-    /// #17: keys of one system were added to another system's folder, and their clients then
-    /// commanded its sites.
+    /// #17: keys were added to another system's folder; their clients then commanded its sites.
     #[test]
     fn folder_accepts_keys_of_one_system_only() {
         let folder = std::env::temp_dir().join(format!("anabranch-keys-system-{}", std::process::id()));

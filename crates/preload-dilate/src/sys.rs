@@ -119,7 +119,8 @@ extern "C" fn begin_at_load() {
 
 #[cfg(not(test))]
 #[used]
-// SAFETY: the loader calls each function of this section once; `begin_at_load` ignores its arguments.
+// SAFETY: the loader calls each function of this section once; `begin_at_load` ignores its
+// arguments.
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin_at_load;
 

@@ -98,7 +98,8 @@ fn next_layer(racks: usize, left: &mut [u64], stuffed: &mut [u64], cut: u64, gra
 /// Assigns `layers` to one switch after the other, each filled up to the same time; a layer that
 /// does not fit is split.
 ///
-/// Source: McNaughton, *Scheduling with deadlines and loss functions*, Management Science 6, 1959 (the wrap-around rule).
+/// Source: McNaughton, *Scheduling with deadlines and loss functions*, Management Science 6, 1959
+/// (the wrap-around rule).
 pub(crate) fn wrap(layers: &[Layer], switches: &Switches) -> PieceOrders {
     let night = switches.night.as_ps();
     let count = switches.count as u64;

@@ -11,8 +11,9 @@ use anabranch_units::Duration;
 /// For a given length, the best day is a heaviest matching. The weight of a pair is the time that
 /// it can use. The length is found by bisection over the pairs' remaining times.
 /// Cost: O(days log(racks) racks^3).
-/// Source: Bojja Venkatakrishnan et al., *Costly circuits, submodular schedules and approximate Carathéodory theorems*
-/// (Eclipse), SIGMETRICS 2016. Differs: no day is shorter than the shortest of the switch.
+/// Source: Bojja Venkatakrishnan et al., *Costly circuits, submodular schedules and approximate
+/// Carathéodory theorems* (Eclipse), SIGMETRICS 2016. Differs: no day is shorter than the shortest
+/// of the switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Eclipse;
 

@@ -379,8 +379,7 @@ pub fn run() -> Result<(), ScenarioError> {
     let task: Task = serde_json::from_str(&line("task")?)?;
     // With the default timer slack, sleeps end up to 50 us late. Threads inherit the setting.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    // Real hosts do not compete for one machine's processors. If the priority is refused, the
-    // effect shows as lateness.
+    // Real hosts do not share processors. If the priority is refused, the effect is lateness.
     let _ = rustix::process::nice(-20);
     let files = getrlimit(Resource::Nofile);
     // Each flow has a descriptor, and the usual limit is 1,024. If the limit cannot be raised,

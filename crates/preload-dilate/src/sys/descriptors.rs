@@ -1,4 +1,5 @@
-//! Waits for descriptors. Source: select(2), poll(2), epoll_wait(2), recvmmsg(2), mq_send(3), sigtimedwait(2), semop(2).
+//! Waits for descriptors. Source: select(2), poll(2), epoll_wait(2), recvmmsg(2), mq_send(3),
+//! sigtimedwait(2), semop(2).
 
 use anabranch_dilate::Clock;
 use libc::{

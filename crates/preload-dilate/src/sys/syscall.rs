@@ -1,4 +1,5 @@
-//! System calls by number, as Rust's standard library and tokio make them for futexes. Source: syscall(2), futex(2).
+//! System calls by number, as Rust's standard library and tokio make them for futexes. Source:
+//! syscall(2), futex(2).
 
 use anabranch_dilate::Clock;
 use libc::{c_int, c_long, clockid_t, timespec};
