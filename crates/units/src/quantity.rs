@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn full_packet_takes_twelve_microseconds_at_one_gigabit_per_second() {
+    fn full_packet_takes_twelve_microseconds_at_one_gigabit() {
         let size = ByteCount::new(1500);
         assert_eq!(BitRate::gbps(1).transmit_time(size), Duration::from_us(12));
     }
