@@ -1,55 +1,59 @@
-//! An upper bound of the demand that any schedule of one week serves.
+//! An upper bound of the demand that any schedule of one week can serve.
 //!
-//! A pair that is served at all takes a night and a shortest day of both its ports. So a byte of a pair costs its ports at
-//! least the pair's whole time, night included, divided by the bytes that it can move in one week. With these costs as
-//! constants, demand against the week of each port is a transportation problem, whose optimum is the bound. The bound leaves
-//! out that all ports reconfigure together, so it can lie above the best schedule.
+//! A pair that is served at all takes at least a night and a shortest day of both its ports. The
+//! cost of a pair is the time that it takes of its ports, night included, divided by the bytes that
+//! it can send in one week. These costs are taken as constants. Demand against the week of each
+//! port is then a transportation problem, whose optimum is the bound. The bound ignores that all
+//! ports reconfigure together, so it can exceed the best schedule.
 
 use crate::{Demand, Timing};
 use anabranch_units::{ByteCount, Duration};
 
-/// Steps of a gain: gains are rounded up to a 16,384th, so the bound is loose by that part of the ports' time at most.
+/// Resolution of a gain: gains are rounded up to 1/16,384, so the bound is loose by at most that
+/// part of the ports' time.
 const STEPS: u64 = 1 << 14;
 
-/// A number of bytes that no schedule of one week serves more of, at most `demand`'s total.
+/// Upper bound of the bytes that a schedule of one week serves; at most the total of `demand`.
 ///
 /// Cost: O(racks^2) for each of up to 16,384 prices of the ports that have time left.
-/// Source: the primal-dual method for transportation problems (Ford and Fulkerson, *Flows in Networks*, 1962).
+/// Source: the primal-dual method for transportation problems (Ford and Fulkerson, *Flows in
+/// Networks*, 1962).
 pub fn served_max(demand: &Demand, timing: &Timing) -> ByteCount {
     let mut problem = Transport::new(demand, timing);
     problem.solve();
     let served = timing.carried(Duration::from_ps(problem.dual_ps())).as_u64();
-    // One byte for each pair makes good what the rounding of times took.
+    // One byte for each pair compensates for the rounding of times.
     ByteCount::new(served.saturating_add((problem.racks * problem.racks) as u64)).min(demand.total())
 }
 
-/// A number of bytes that no ports of the circuits' rate exceed in one week, at most `demand`'s
-/// total.
+/// Upper bound of the bytes that ports of the circuits' rate carry in one week; at most the total
+/// of `demand`.
 ///
-/// Each byte takes its time of its first and of its last port, and there are no nights. So the
-/// number holds for several hops, for several switches that share the rate, and for the average
-/// week of a longer period.
+/// Each byte takes its sending time at its first and at its last port, and there are no nights. So
+/// the bound also holds for several hops, for several switches that share the rate, and for the
+/// average week of a longer period.
 /// Cost: as [`served_max`].
 pub fn ports_max(demand: &Demand, timing: &Timing) -> ByteCount {
     served_max(demand, &Timing { night: Duration::ZERO, day_min: Duration::from_ps(1), ..*timing })
 }
 
-/// Time of source ports, against time of destination ports, through pairs of limited time.
+/// Transportation problem: time of source ports to time of destination ports, over pairs of limited
+/// time.
 struct Transport {
     racks: usize,
     /// Time of each port, in picoseconds.
     week: u64,
-    /// Time of a pair's ports that its demand takes, in picoseconds, by pair.
+    /// Time of both its ports that a pair's demand takes, in picoseconds, by pair.
     capacity: Vec<u64>,
-    /// Steps of time served in each time of the ports, by pair.
+    /// Served time per time of the ports, in units of 1 / [`STEPS`], by pair.
     gain: Vec<u64>,
-    /// Time of a pair's ports in use, by pair.
+    /// Time of a pair's ports in use, in picoseconds, by pair.
     used: Vec<u64>,
     source_free: Vec<u64>,
     destination_free: Vec<u64>,
-    /// Price of each source's time, in steps.
+    /// Price of each source's time, in units of 1 / [`STEPS`].
     source_price: Vec<u64>,
-    /// Price of each destination's time, in steps.
+    /// Price of each destination's time, in units of 1 / [`STEPS`].
     destination_price: Vec<u64>,
     source_reached: Vec<bool>,
     destination_reached: Vec<bool>,
@@ -82,9 +86,11 @@ impl Transport {
         }
     }
 
-    /// Lowers the price of the sources that have time left from one to zero, and moves their time at each price.
+    /// Lowers the price of the sources that have time left, from one to zero, and assigns their
+    /// time at each price.
     ///
-    /// A pair whose gain exceeds its ports' prices is used in full, one whose gain is below them not at all.
+    /// A pair whose gain exceeds the sum of its ports' prices is used in full; a pair whose gain is
+    /// lower is not used.
     fn solve(&mut self) {
         loop {
             while self.pass() {}
@@ -110,8 +116,9 @@ impl Transport {
         }
     }
 
-    /// Moves time along paths of pairs at their ports' prices. Returns false, with all ports marked that a source with time
-    /// left reaches, if none ends at a destination with time left.
+    /// Assigns time along paths of pairs whose gain equals their ports' prices. Returns false if no
+    /// path ends at a destination with time left; all ports that a source with time left can reach
+    /// are then marked.
     fn pass(&mut self) -> bool {
         self.source_reached.fill(false);
         self.destination_reached.fill(false);
@@ -128,7 +135,8 @@ impl Transport {
         moved
     }
 
-    /// Moves up to `most` of a source's time to a destination that has time left. Returns the time moved.
+    /// Assigns up to `most` of a source's time to a destination that has time left. Returns the
+    /// assigned time.
     fn push(&mut self, source: usize, most: u64) -> u64 {
         self.source_reached[source] = true;
         for destination in 0..self.racks {
@@ -148,7 +156,8 @@ impl Transport {
         0
     }
 
-    /// Takes up to `most` of a destination's time, if need be from another source, which finds another destination.
+    /// Takes up to `most` of a destination's time. If none is left, another source gives up
+    /// time there and takes time of another destination instead.
     fn pull(&mut self, destination: usize, most: u64) -> u64 {
         if self.destination_free[destination] > 0 {
             let amount = most.min(self.destination_free[destination]);
@@ -172,7 +181,7 @@ impl Transport {
         0
     }
 
-    /// The least change of price that lets a reached port reach another.
+    /// The smallest change of prices with which a reached port reaches another port.
     fn slack(&self) -> Option<u64> {
         let reached = |source: usize, destination: usize| {
             (self.source_reached[source], self.destination_reached[destination])
@@ -189,7 +198,8 @@ impl Transport {
         (0..self.gain.len()).filter_map(slack).min()
     }
 
-    /// The dual's value at the prices, in picoseconds of circuits: a bound for any prices.
+    /// Value of the dual problem at these prices, in picoseconds of circuits. It is an upper bound
+    /// at any prices.
     fn dual_ps(&self) -> u64 {
         let ports = self.source_price.iter().chain(&self.destination_price);
         let ports: u128 = ports.map(|price| u128::from(*price) * u128::from(self.week)).sum();
@@ -209,7 +219,7 @@ mod tests {
     use anabranch_units::Seed;
     use proptest::prelude::*;
 
-    /// The optimum of the transportation problem, by a library.
+    /// The optimum of the transportation problem, computed by a library.
     fn oracle_transport(problem: &Transport) -> f64 {
         use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem};
         let mut program = Problem::new(OptimizationDirection::Maximize);
@@ -238,7 +248,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn no_scheduler_exceeds_the_bound(
+        fn schedulers_serve_no_more_than_served_max(
             racks in 2usize..12, load in 1u64..60_000_000, density in 50_000u32..1_000_000, seed in any::<u64>()
         ) {
             let timing = Timing::ETALON;

@@ -1,11 +1,13 @@
-//! The scheduling loop: an estimate of demand goes in, the schedule of the next week comes out.
+//! The scheduling loop: computes the schedule of the next week from an estimate of demand.
 //!
-//! Source: the thesis, §2.2.2: demand for the next week is estimated, an algorithm computes the schedule, the circuit switch
-//! gets it. The three take the *decision time*. A schedule takes effect at the beginning of a week only, and stands week
-//! after week until the next one does. Differs: Etalon computes without pause and takes what is ready at the end of a week;
-//! here an estimate is made as late as the decision time allows.
+//! Source: the thesis, §2.2.2: demand for the next week is estimated, an algorithm computes the
+//! schedule, and the circuit switch receives it. These three steps take the *decision time*. A
+//! schedule takes effect only at the beginning of a week, and applies to every week until the next
+//! schedule takes effect. Differs: Etalon computes without pause and uses the result that is ready
+//! at the end of a week; here an estimate is made as late as the decision time permits.
 //!
-//! Leaves out: the estimate itself (queues of the switch, [`Ledger`](crate::Ledger)). Read [`Controller`] first.
+//! Leaves out: the estimate itself (queues of the switch, [`Ledger`](crate::Ledger)). Read
+//! [`Controller`] first.
 
 use crate::{Demand, Schedule, ScheduleError, Scheduler, Shaping, Timing, TimingError, shaping};
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -14,36 +16,37 @@ use std::fmt;
 /// Settings of a scheduling loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlSettings {
-    /// Racks of the network.
+    /// Number of racks of the network.
     pub racks: usize,
     /// Times and rate of the switch. Each week lasts [`Timing::week`].
     pub timing: Timing,
-    /// Time from an estimate to the schedule at the switch.
+    /// Time from an estimate until the schedule is at the switch.
     pub decision: Duration,
-    /// Shaping of demand before the scheduler. `None` for schedulers without regard to demand: then no week is stretched.
+    /// Shaping of demand before the scheduler. `None` for schedulers that ignore demand; no week is
+    /// then stretched.
     pub shaping: Option<Shaping>,
 }
 
-/// A mistake in settings or inputs of a scheduling loop.
+/// Reason why a scheduling loop refuses settings or inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Times that no switch has.
+    /// Times that a switch cannot have.
     Timing(TimingError),
     /// A decision time of zero, or above [`DECISION_MAX`].
     Decision(Duration),
-    /// Demand between another number of racks.
+    /// Demand between a wrong number of racks.
     Racks {
-        /// Racks of the demand.
+        /// Number of racks of the demand.
         has: usize,
-        /// Racks of the network.
+        /// Number of racks of the network.
         need: usize,
     },
-    /// An estimate for a week that has a schedule.
+    /// An estimate for a week that already has a schedule.
     Early {
         /// Time of the estimate.
         at: Instant,
-        /// First time at which an estimate is for a later week.
+        /// Earliest time of an estimate for a later week.
         due: Instant,
     },
     /// A schedule that the switch cannot run.
@@ -69,17 +72,17 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {}
 
-/// Longest decision time.
+/// Maximum decision time.
 pub const DECISION_MAX: Duration = Duration::from_secs(3_600);
 
-/// The schedule of a week, and of the weeks after it until another one begins.
+/// The schedule of a week, and of the following weeks until the next schedule takes effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Week {
     /// Number of the week, from 0.
     pub number: u64,
-    /// Beginning of the week: the first one begins at [`Instant::ZERO`].
+    /// Beginning of the week. Week 0 begins at [`Instant::ZERO`].
     pub begins_at: Instant,
-    /// Sum of the demand that was estimated, before shaping.
+    /// Total of the estimated demand, before shaping.
     pub demand: ByteCount,
     /// Days, each after its night.
     pub schedule: Schedule,
@@ -87,8 +90,9 @@ pub struct Week {
 
 /// The scheduling loop, with any scheduler.
 ///
-/// A machine without I/O: call [`Self::handle_demand`] at the time of [`Self::poll_timeout`], then [`Self::poll_week`] until
-/// `None`. The first week is planned for no demand, and is there from the beginning.
+/// A machine without I/O: call [`Self::handle_demand`] at the time of [`Self::poll_timeout`], then
+/// [`Self::poll_week`] until `None`. The schedule of the first week, planned for no demand, is
+/// available from the start.
 ///
 /// ```
 /// use anabranch_circuit_proto::{ControlSettings, Controller, Kind, Shaping, Timing, generate};
@@ -115,9 +119,9 @@ pub struct Week {
 pub struct Controller {
     settings: ControlSettings,
     scheduler: Box<dyn Scheduler>,
-    /// Last week with a schedule.
+    /// Number of the last week with a schedule.
     planned: u64,
-    /// Schedule that has not been polled.
+    /// Schedule that was not polled yet.
     next: Option<Week>,
 }
 
@@ -133,9 +137,10 @@ impl fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// A loop with the schedule of its first week, for no demand.
+    /// Creates a loop, and plans the first week for no demand.
     ///
-    /// Errors: times that no switch has, a decision time of zero or too long, a scheduler's mistake.
+    /// Errors: times that a switch cannot have; a decision time of zero or above [`DECISION_MAX`];
+    /// an invalid schedule from the scheduler.
     pub fn new(settings: ControlSettings, scheduler: Box<dyn Scheduler>) -> Result<Self, ControlError> {
         settings.timing.check().map_err(ControlError::Timing)?;
         if settings.decision == Duration::ZERO || settings.decision > DECISION_MAX {
@@ -148,17 +153,20 @@ impl Controller {
         Ok(controller)
     }
 
-    /// When to estimate demand and call [`Self::handle_demand`]: the decision time before a week begins.
+    /// Time at which to estimate demand and call [`Self::handle_demand`]: the decision time before
+    /// a week begins.
     ///
-    /// With a decision time above a week, the schedule of the week before stands for several weeks.
+    /// If the decision time exceeds a week, each schedule applies to several weeks.
     pub fn poll_timeout(&self) -> Instant {
         let weeks = self.settings.decision.as_ps().div_ceil(self.settings.timing.week.as_ps());
         self.begin(self.planned + weeks) - self.settings.decision
     }
 
-    /// Takes in the demand that was estimated at `now`, for the first week that begins the decision time later or after it.
+    /// Plans the first week that begins no earlier than `now` plus the decision time, for the
+    /// demand estimated at `now`.
     ///
-    /// Errors: demand of other racks, a week that has a schedule already, a scheduler's mistake. Nothing changes then.
+    /// Errors: demand of a wrong number of racks; a week that already has a schedule; an invalid
+    /// schedule from the scheduler. The loop is then unchanged.
     pub fn handle_demand(&mut self, now: Instant, demand: &Demand) -> Result<(), ControlError> {
         if demand.racks() != self.settings.racks {
             return Err(ControlError::Racks { has: demand.racks(), need: self.settings.racks });
@@ -172,7 +180,7 @@ impl Controller {
         self.plan(number, demand)
     }
 
-    /// The schedule that the switch is to get, until `None`.
+    /// The next schedule for the switch; call until `None`.
     pub fn poll_week(&mut self) -> Option<Week> {
         self.next.take()
     }
@@ -214,7 +222,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whenever an estimate comes, its week begins after the decision, within a week of it, and once.
+        /// At whatever time an estimate is made, its week begins after the decision and at most a
+        /// week later. Each week is planned once.
         #[test]
         fn weeks_begin_after_decisions(
             decision in 1u64..9_000_000_000,
@@ -233,7 +242,7 @@ mod tests {
                 prop_assert!(week.begins_at >= now + decision);
                 prop_assert!(week.begins_at < now + decision + Timing::ETALON.week);
                 prop_assert!(week.number > before.number);
-                // One decision at a time: the estimate came after the last decision was made.
+                // Decisions do not overlap: the estimate is made after the previous decision.
                 prop_assert!(now >= before.begins_at);
                 before = week;
             }
@@ -257,13 +266,13 @@ mod tests {
         let early = controller.handle_demand(Instant::from_us(1_900), &ring());
         let due = Instant::from_us(3_900);
         assert_eq!(early, Err(ControlError::Early { at: Instant::from_us(1_900), due }));
-        // An estimate before it is due, but after the last decision, is for the same week.
+        // An estimate before its time, but after the previous decision, is for the same week.
         assert_eq!(controller.handle_demand(Instant::from_us(2_500), &ring()), Ok(()));
         assert_eq!(controller.poll_week().unwrap().number, 2);
     }
 
     #[test]
-    fn schedulers_without_regard_to_demand_begin_at_once() {
+    fn demand_oblivious_schedulers_start_in_the_first_week() {
         let settings = ControlSettings { shaping: None, ..settings(Duration::from_us(100)) };
         let mut strobe = Controller::new(settings, Box::new(Strobe)).unwrap();
         assert_eq!(strobe.poll_week().unwrap().schedule.days.len(), 7);
@@ -271,12 +280,12 @@ mod tests {
         assert_eq!(rotor.poll_week().unwrap().schedule.days.len(), 10);
         rotor.handle_demand(rotor.poll_timeout(), &ring()).unwrap();
         let second = rotor.poll_week().unwrap();
-        // Ten days of seven shifts: the second week begins with the fourth.
+        // Ten days of seven shifts: the second week begins with shift 4.
         assert_eq!(second.schedule.days[0].matching.destination(0), Some(4));
     }
 
     #[test]
-    fn impossible_settings_are_refused() {
+    fn loop_settings_out_of_range_are_refused() {
         let refused = |settings| Controller::new(settings, Kind::Solstice.scheduler()).map(drop).unwrap_err();
         let good = settings(Duration::from_us(100));
         let zero = ControlSettings { decision: Duration::ZERO, ..good };

@@ -1,16 +1,17 @@
-//! The bytes that racks wait to send to each other.
+//! Traffic demand: the bytes that each rack has to send to each other rack.
 
 use crate::Timing;
 use crate::timing::sending_ps;
 use anabranch_units::ByteCount;
 use std::fmt;
 
-/// Most racks of a network: a port number fits 16 bits, and a matrix of demand 8 MiB.
+/// Maximum number of racks: a port number fits 16 bits, and a matrix of demand 8 MiB.
 pub const RACKS_MAX: usize = 1024;
 
-/// Bytes from each rack to each other rack.
+/// Bytes to send from each rack to each other rack.
 ///
-/// Shape: `racks` by `racks`, the source's row first. The diagonal is zero: a rack's own traffic never leaves it.
+/// Shape: `racks` by `racks`, ordered by source, then destination. The diagonal is zero, because
+/// traffic within a rack does not pass the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
     racks: usize,
@@ -19,28 +20,28 @@ pub struct Demand {
     total: u64,
 }
 
-/// A mistake in a matrix of demand.
+/// Reason why a matrix of demand is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DemandError {
     /// Number of racks outside 2 to [`RACKS_MAX`].
     Racks(usize),
-    /// A row or column that the network lacks.
+    /// A row or column without a rack in the network.
     NoSuchRack {
-        /// Number in the request.
+        /// Number of the requested rack.
         rack: usize,
-        /// Racks of the network.
+        /// Number of racks of the network.
         racks: usize,
     },
-    /// Bytes of a rack to itself.
+    /// Bytes from a rack to itself.
     ToItself(usize),
     /// The sum of all entries exceeds 2^64 - 1 bytes.
     TooLarge,
-    /// A matrix with another number of entries than pairs of racks.
+    /// A matrix whose number of entries is not the square of the number of racks.
     Entries {
-        /// Entries of the matrix.
+        /// Number of entries of the matrix.
         has: usize,
-        /// Racks of the network, each with an entry for each.
+        /// Number of racks of the network.
         racks: usize,
     },
 }
@@ -66,7 +67,7 @@ impl fmt::Display for DemandError {
 impl std::error::Error for DemandError {}
 
 impl Demand {
-    /// No demand between `racks` racks.
+    /// Creates a matrix without demand between `racks` racks.
     ///
     /// Errors: fewer than 2 racks, or more than [`RACKS_MAX`].
     pub fn new(racks: usize) -> Result<Self, DemandError> {
@@ -76,10 +77,10 @@ impl Demand {
         Ok(Self { racks, bytes: vec![0; racks * racks], total: 0 })
     }
 
-    /// Demand with the given entries in bytes, the source's row first.
+    /// Creates demand from the entries in bytes, ordered by source, then destination.
     ///
-    /// Errors: a number of racks that no network has, another number of entries, bytes on the diagonal, or a sum beyond
-    /// 2^64 - 1 bytes.
+    /// Errors: a number of racks out of range, a wrong number of entries, bytes on the diagonal, or
+    /// a sum beyond 2^64 - 1 bytes.
     pub fn from_entries(racks: usize, bytes: Vec<u64>) -> Result<Self, DemandError> {
         Self::new(racks)?;
         if bytes.len() != racks * racks {
@@ -100,7 +101,8 @@ impl Demand {
 
     /// Adds `bytes` from `source` to `destination`.
     ///
-    /// Errors: an unknown rack, a rack to itself, or a sum beyond 2^64 - 1 bytes.
+    /// Errors: an unknown rack, the same rack as source and destination, or a sum beyond 2^64 - 1
+    /// bytes.
     pub fn add(&mut self, source: usize, destination: usize, bytes: ByteCount) -> Result<(), DemandError> {
         for rack in [source, destination] {
             if rack >= self.racks {
@@ -117,13 +119,13 @@ impl Demand {
 
     /// Bytes from `source` to `destination`.
     ///
-    /// Panics: if the network lacks one of the racks.
+    /// Panics: if one of the racks does not exist.
     pub fn between(&self, source: usize, destination: usize) -> ByteCount {
         assert!(source < self.racks && destination < self.racks, "racks are below {}", self.racks);
         ByteCount::new(self.bytes[source * self.racks + destination])
     }
 
-    /// All entries in bytes, the source's row first.
+    /// All entries in bytes, ordered by source, then destination.
     pub fn entries(&self) -> &[u64] {
         &self.bytes
     }
@@ -133,9 +135,10 @@ impl Demand {
         ByteCount::new(self.total)
     }
 
-    /// Time that each pair needs on a circuit, in picoseconds, rounded up.
+    /// Time in picoseconds that each pair needs on a circuit, rounded up.
     ///
-    /// Shape: as the demand's. A time beyond the week counts as the week and one picosecond: no schedule serves more.
+    /// Shape: the shape of the demand. A time beyond the week counts as the week plus one
+    /// picosecond, because no schedule serves more.
     pub(crate) fn circuit_ps(&self, timing: &Timing) -> Vec<u64> {
         let most = timing.week.as_ps() + 1;
         let time = |bytes: &u64| {
@@ -150,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_racks_are_refused() {
+    fn unknown_and_equal_racks_are_refused() {
         assert_eq!(Demand::new(1), Err(DemandError::Racks(1)));
         assert!(Demand::new(RACKS_MAX).is_ok());
         assert_eq!(Demand::new(RACKS_MAX + 1), Err(DemandError::Racks(RACKS_MAX + 1)));
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_matrices_are_refused() {
+    fn invalid_demand_matrices_are_refused() {
         assert_eq!(Demand::from_entries(1, vec![0]), Err(DemandError::Racks(1)));
         assert_eq!(Demand::from_entries(2, vec![0; 3]), Err(DemandError::Entries { has: 3, racks: 2 }));
         assert_eq!(Demand::from_entries(2, vec![0, 1, 1, 5]), Err(DemandError::ToItself(1)));
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_beyond_64_bits_are_refused() {
+    fn demand_beyond_64_bits_is_refused() {
         let mut demand = Demand::new(3).unwrap();
         demand.add(0, 1, ByteCount::new(u64::MAX)).unwrap();
         assert_eq!(demand.add(1, 2, ByteCount::new(1)), Err(DemandError::TooLarge));

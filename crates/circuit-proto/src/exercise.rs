@@ -1,14 +1,14 @@
-//! Exercises of the parsers of demand tables and of jobs, for fuzz targets.
+//! Exercises for fuzz targets: parsers of demand tables and of jobs.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_demand`] first.
 
 use crate::job::{Job, Planner};
 use crate::{Kind, Timing, bound, table};
 
-/// Most racks of a table that is also planned for.
+/// Maximum number of racks of a table for which schedules are also planned.
 const PLANNED_RACKS_MAX: usize = 12;
 
-/// Bytes as a table of demand. Returns whether the table is taken.
+/// Parses `bytes` as a table of demand. Returns true if the table is accepted.
 ///
 /// Panics: if a scheduler's plan for a small network cannot run on the switch, or exceeds the
 /// bound.
@@ -28,10 +28,10 @@ pub fn exercise_demand(bytes: &[u8]) -> bool {
     true
 }
 
-/// Most phases of a job that is also planned.
+/// Maximum number of steps of a job that is also planned.
 const PLANNED_STEPS_MAX: usize = 32;
 
-/// Bytes as a job in TOML. Returns whether the job is taken.
+/// Parses `bytes` as a job in TOML. Returns true if the job is accepted.
 ///
 /// Panics: if the plan of a small job is below its bound, or worse than staying.
 pub fn exercise_job(bytes: &[u8]) -> bool {
@@ -50,7 +50,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn corpus_is_taken_or_refused_by_name() {
+    fn corpus_inputs_are_accepted_or_refused_by_name() {
         assert!(replay("circuit_demand", super::exercise_demand) >= 10);
         assert!(replay("circuit_job", super::exercise_job) >= 8);
     }

@@ -1,11 +1,11 @@
-//! Patterns of demand, drawn from a seed.
+//! Demand patterns for tests and experiments; two of them are drawn from a seed.
 
 use crate::{Demand, DemandError};
 use anabranch_units::{ByteCount, Seed};
 
-/// `bytes` from each rack to the rack after it: one matching carries all.
+/// `bytes` from each rack to the next rack: a single matching carries all demand.
 ///
-/// Errors: a number of racks that no network has.
+/// Errors: a number of racks out of range.
 pub fn ring(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError> {
     let mut demand = Demand::new(racks)?;
     for source in 0..racks {
@@ -14,9 +14,9 @@ pub fn ring(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError> {
     Ok(demand)
 }
 
-/// `bytes` from each rack, shared equally among all others.
+/// `bytes` from each rack, shared equally among all other racks.
 ///
-/// Errors: a number of racks that no network has.
+/// Errors: a number of racks out of range.
 pub fn all_to_all(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError> {
     let mut demand = Demand::new(racks)?;
     let share = ByteCount::new(bytes.as_u64() / (racks as u64 - 1));
@@ -28,12 +28,13 @@ pub fn all_to_all(racks: usize, bytes: ByteCount) -> Result<Demand, DemandError>
     Ok(demand)
 }
 
-/// `bytes` from each rack: 70 % in `big` flows of equal size, 30 % in `small` ones, to racks drawn without a port that
-/// receives more than it can send.
+/// `bytes` from each rack to drawn racks: 70 % in `big` flows of equal size, 30 % in `small` flows.
+/// No rack receives more than it sends.
 ///
-/// Each flow of a port is part of a random cycle through all racks, so that all ports send and receive alike.
+/// Each flow of a rack is part of a random cycle through all racks, so that all racks send and
+/// receive equally much.
 ///
-/// Errors: a number of racks that no network has.
+/// Errors: a number of racks out of range.
 pub fn skewed(
     racks: usize,
     bytes: ByteCount,
@@ -45,7 +46,8 @@ pub fn skewed(
     let mut random = seed.stream("skewed demand", racks as u64);
     for (flows, share) in [(big, bytes.as_u64() * 7 / 10), (small, bytes.as_u64() * 3 / 10)] {
         for _ in 0..flows {
-            // A random cycle through all racks: no rack sends to itself, and each sends and receives once.
+            // A random cycle through all racks: each rack sends once and receives once, never to
+            // itself.
             let mut cycle: Vec<usize> = (0..racks).collect();
             random.shuffle(&mut cycle);
             let size = ByteCount::new(share / flows as u64);
@@ -57,10 +59,10 @@ pub fn skewed(
     Ok(demand)
 }
 
-/// Entries drawn alike between 0 and twice their mean, which is `bytes` over a rack's row; `density_ppm` of the pairs
-/// have one.
+/// Entries drawn uniformly between 0 and twice their mean. The mean is `bytes` divided by a rack's
+/// number of entries; a share of `density_ppm` of the pairs have an entry.
 ///
-/// Errors: a number of racks that no network has.
+/// Errors: a number of racks out of range.
 pub fn random(racks: usize, bytes: ByteCount, density_ppm: u32, seed: Seed) -> Result<Demand, DemandError> {
     let mut demand = Demand::new(racks)?;
     let mut random = seed.stream("random demand", racks as u64);

@@ -1,14 +1,17 @@
-//! A training job on parallel switches: phases that compute and then send, and when its circuits turn.
+//! A training job on parallel switches: phases that compute and then send, and a plan of when
+//! circuits change.
 //!
-//! A phase begins when all phases that it waits for have ended. It computes, then it sends all its bytes; it ends with the last one.
-//! The network serves one phase at a time, in the order of the file, and turns while the hosts compute. An iteration begins
-//! when the one before has ended. The first phase finds its circuits standing: they are set up before the job starts.
+//! A phase begins when all phases that it depends on have ended. The phase computes, then sends all
+//! its bytes; it ends with the last byte. The network serves one phase at a time, in the order of
+//! the file, and reconfigures while the hosts compute. An iteration begins when the previous one
+//! has ended. The circuits of the first phase are set up before the job starts.
 //!
-//! At each phase the job stays with the circuits that stand, turns to others that then stand, or runs a schedule of days
-//! ([`crate::parallel`]). Over standing circuits hosts relay for each other.
+//! *Standing circuits* are kept in place for a whole phase or longer. For each phase, the job keeps
+//! the standing circuits, changes to others, or runs a schedule of days ([`crate::parallel`]). Over
+//! standing circuits, hosts relay for each other.
 //!
-//! Entry points: a [`Job`] goes into a [`Planner`], a [`JobPlan`] comes out. Leaves out: phases that share the network,
-//! delays of relays, and what a host computes while it relays.
+//! Entry points: a [`Planner`] makes a [`JobPlan`] of a [`Job`]. Leaves out: phases that share the
+//! network, delays of relays, and the effect of relaying on a host's computation.
 
 mod failure;
 mod file;
@@ -23,23 +26,23 @@ use crate::{Demand, DemandError};
 use anabranch_units::Duration;
 use std::fmt;
 
-/// Most hosts of a job.
+/// Maximum number of hosts of a job.
 pub const HOSTS_MAX: usize = 512;
-/// Most spare hosts.
+/// Maximum number of spare hosts.
 pub const SPARES_MAX: usize = 512;
-/// Most phases of an iteration.
+/// Maximum number of phases of an iteration.
 pub const PHASES_MAX: usize = 64;
-/// Most phases of all iterations.
+/// Maximum number of phases over all iterations.
 pub const STEPS_MAX: usize = 10_000;
-/// Longest computation of a phase.
+/// Maximum computing time of a phase.
 pub const COMPUTE_MAX: Duration = Duration::from_secs(86_400);
 
 /// One phase of an iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phase {
-    /// Name in tables.
+    /// Name of the phase in tables.
     pub name: String,
-    /// Phases that end before this one begins, by their number in the job.
+    /// Phases that must end before this phase begins, by their number in the job.
     pub after: Vec<usize>,
     /// Time that the hosts compute before they send.
     pub compute: Duration,
@@ -47,22 +50,22 @@ pub struct Phase {
     pub demand: Demand,
 }
 
-/// Phases of a job, and the switches that it runs on.
+/// Phases of a job, and the switches of its network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Hosts that compute, and spare hosts that stand by.
+    /// Number of hosts that compute, without the spare hosts.
     pub hosts: usize,
-    /// Hosts that take the place of a dead one.
+    /// Number of spare hosts; a spare host can replace a dead host.
     pub spares: usize,
     /// Switches with one port for each host.
     pub switches: Switches,
-    /// Times that all phases run.
+    /// Number of times that all phases run.
     pub iterations: usize,
-    /// Phases of one iteration; each waits for earlier ones only.
+    /// Phases of one iteration; each depends only on earlier phases.
     pub phases: Vec<Phase>,
 }
 
-/// A job that cannot be planned.
+/// Reason why a job cannot be planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobError {
@@ -72,9 +75,9 @@ pub enum JobError {
     Spares(usize),
     /// Number of phases outside 1 to [`PHASES_MAX`].
     Phases(usize),
-    /// No iteration, or more phases in all than [`STEPS_MAX`].
+    /// No iteration, or more phases over all iterations than [`STEPS_MAX`].
     Iterations(usize),
-    /// A phase that waits for itself or a later one.
+    /// A phase that depends on itself or on a later phase.
     After {
         /// Name of the phase.
         phase: String,
@@ -83,7 +86,7 @@ pub enum JobError {
     Compute {
         /// Name of the phase.
         phase: String,
-        /// Its computation.
+        /// Computing time of the phase.
         compute: Duration,
     },
     /// Demand for another number of hosts.
@@ -93,7 +96,7 @@ pub enum JobError {
         /// The mistake.
         error: DemandError,
     },
-    /// Switches that cannot be, or a job longer than 53 days.
+    /// Invalid settings of the switches, or a job longer than 53 days.
     Switches(ParallelError),
     /// Bytes of a pair for which a plan has no circuits.
     Unplanned {
@@ -145,7 +148,8 @@ impl From<ParallelError> for JobError {
 impl Job {
     /// Refuses a job that cannot be planned.
     ///
-    /// Errors: a number or a time out of range, or a phase that does not wait for earlier ones only.
+    /// Errors: a number or a time out of range; a phase that does not depend only on earlier
+    /// phases.
     pub fn check(&self) -> Result<(), JobError> {
         self.switches.check()?;
         if !(2..=HOSTS_MAX).contains(&self.hosts) {
@@ -173,7 +177,7 @@ impl Job {
                 let error = DemandError::Racks(phase.demand.racks());
                 return Err(JobError::Demand { phase: phase.name.clone(), error });
             }
-            // No choice takes longer than all bytes over one link, and a night for each matching.
+            // Upper bound of any choice: all bytes over one link, and a night for each matching.
             let sending: u128 =
                 self.switches.times(&phase.demand)?.iter().map(|time| u128::from(*time)).sum();
             let nights = 2 * self.hosts as u128 * u128::from(self.switches.night.as_ps());

@@ -1,9 +1,11 @@
-//! Announced demand: the bytes that programs have written, less the bytes that the switch has forwarded.
+//! Announced demand: the bytes that programs have announced, minus the bytes that the switch has
+//! forwarded.
 //!
-//! Source: the thesis, §2.5.2: programs announce application data units (ADUs) by flow, the switch counts application
-//! bytes by flow without retransmissions, and a flow's close cancels the rest. Differs: a byte counts as forwarded once by
-//! its position in the stream, where Etalon ignores a sequence number that it saw within the last second. The close cancels
-//! demand, as the thesis says; in Etalon's code it does not.
+//! Source: the thesis, §2.5.2: programs announce application data units (ADUs) by flow, the switch
+//! counts application bytes by flow without retransmissions, and the close of a flow cancels its
+//! remaining demand. Differs: a byte counts as forwarded once, by its position in the stream;
+//! Etalon ignores a sequence number that it saw within the last second. Differs: the close cancels
+//! demand, as in the thesis but not in Etalon's code.
 //!
 //! Leaves out: the messages of announcements. Read [`Ledger`] first.
 
@@ -13,20 +15,20 @@ use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Most flows of a ledger.
+/// Maximum number of flows of a ledger.
 pub const FLOWS_MAX: usize = 65_536;
 
-/// Most separate ranges of forwarded bytes of one flow; each takes 16 bytes. A gap between ranges is a packet that was
-/// lost before the switch, or dropped by its queue.
+/// Maximum number of separate ranges of forwarded bytes of one flow; each takes 16 bytes. A gap
+/// between ranges is a packet that was lost before the switch, or dropped by its queue.
 pub const RANGES_MAX: usize = 64;
 
 /// Outstanding demand by flow.
 ///
 /// `F` names a flow: a TCP connection's addresses and ports, or a simulator's number. A flow is
-/// open from its first announcement to its close. The switch also forwards packets of other flows,
-/// and late ones of closed flows: these leave no entry. Limits: [`FLOWS_MAX`] flows, [`RANGES_MAX`]
-/// ranges for each. A forwarded range beyond the second limit is not counted, so that its flow's
-/// demand is too large until the flow closes.
+/// open from its first announcement to its close. The switch also forwards packets of flows that
+/// are not open, which leave no entry. Limits: [`FLOWS_MAX`] flows, [`RANGES_MAX`] ranges for each.
+/// A forwarded range beyond the second limit is not counted, so that its flow's demand is too large
+/// until the flow closes.
 /// Cost: O(log flows + ranges) for each call, O(flows + racks^2) for [`Self::demand`].
 #[derive(Clone, Debug)]
 pub struct Ledger<F> {
@@ -35,15 +37,15 @@ pub struct Ledger<F> {
     refused: u64,
 }
 
-/// A mistake in an announcement, or a full ledger.
+/// Reason why an announcement is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// A rack that the network lacks, or a flow within one rack.
+    /// A rack that does not exist, or a flow within one rack.
     Rack(DemandError),
-    /// A flow that has announced other racks before.
+    /// A flow that has announced different racks before.
     OtherRacks,
-    /// A new flow beyond [`FLOWS_MAX`].
+    /// A new flow beyond [`FLOWS_MAX`] flows.
     Full,
 }
 
@@ -59,10 +61,10 @@ impl fmt::Display for LedgerError {
 
 impl std::error::Error for LedgerError {}
 
-/// One flow.
+/// Announced and forwarded bytes of one flow.
 #[derive(Clone, Debug)]
 struct Flow {
-    /// Source and destination.
+    /// Source rack and destination rack.
     racks: (u16, u16),
     announced_bytes: u64,
     forwarded: Ranges,
@@ -77,16 +79,17 @@ impl Flow {
 /// Disjoint ranges of a stream's bytes.
 #[derive(Clone, Debug, Default)]
 struct Ranges {
-    /// First position and the one behind the last of each range, in order. No two touch.
+    /// First position and end position of each range, in order. No two ranges touch.
     ranges: Vec<(u64, u64)>,
-    /// Sum of their lengths.
+    /// Sum of the lengths of the ranges.
     bytes: u64,
 }
 
 impl Ranges {
-    /// Adds the bytes from `begin` up to `end`. False if they make one range too many.
+    /// Adds the bytes from `begin` up to `end`. Returns false if the number of ranges would exceed
+    /// [`RANGES_MAX`].
     fn add(&mut self, begin: u64, end: u64) -> bool {
-        // Ranges that the new one touches.
+        // The existing ranges that touch the new range.
         let first = self.ranges.partition_point(|range| range.1 < begin);
         let last = self.ranges.partition_point(|range| range.0 <= end);
         if first == last && self.ranges.len() == RANGES_MAX {
@@ -103,7 +106,7 @@ impl Ranges {
 }
 
 impl<F: Ord + Copy> Ledger<F> {
-    /// A ledger of flows between `racks` racks.
+    /// Creates a ledger of flows between `racks` racks.
     ///
     /// Errors: fewer than 2 racks, or more than [`RACKS_MAX`](crate::RACKS_MAX).
     pub fn new(racks: usize) -> Result<Self, DemandError> {
@@ -111,10 +114,10 @@ impl<F: Ord + Copy> Ledger<F> {
         Ok(Self { racks, flows: BTreeMap::new(), refused: 0 })
     }
 
-    /// `flow`, from rack `source` to rack `destination`, has `bytes` more to send.
+    /// Records that `flow`, from rack `source` to rack `destination`, has `bytes` more to send.
     ///
-    /// Errors: an unknown rack, a rack to itself, other racks than before, or a new flow beyond [`FLOWS_MAX`]. Its demand is
-    /// unchanged then, and [`Self::refused`] counts the call.
+    /// Errors: an unknown rack, the same rack twice, other racks than before, or a new flow beyond
+    /// [`FLOWS_MAX`]. The flow's demand is then unchanged, and [`Self::refused`] counts the call.
     pub fn handle_announced(
         &mut self,
         flow: F,
@@ -149,16 +152,16 @@ impl<F: Ord + Copy> Ledger<F> {
         if entry.racks != racks {
             return Err(LedgerError::OtherRacks);
         }
-        // A flow of 2^64 bytes would take 58 years at 80 Gbit/s.
+        // Saturation is theoretical: a flow of 2^64 bytes would take 58 years at 80 Gbit/s.
         entry.announced_bytes = entry.announced_bytes.saturating_add(bytes.as_u64());
         Ok(())
     }
 
-    /// The switch has forwarded `bytes` of `flow`, from `position` in its stream on.
+    /// Records that the switch has forwarded `bytes` of `flow`, from `position` in its stream on.
     ///
-    /// Returns false if these bytes are not counted: the flow is not open, the range is beyond
-    /// [`RANGES_MAX`], or it ends beyond position 2^64 - 1. [`Self::refused`] counts such calls of
-    /// open flows.
+    /// Returns false if these bytes are not counted: the flow is not open, the flow has
+    /// [`RANGES_MAX`] ranges, or the bytes end beyond position 2^64 - 1. [`Self::refused`] counts
+    /// such calls of open flows.
     pub fn handle_forwarded(&mut self, flow: F, position: u64, bytes: u32) -> bool {
         if bytes == 0 {
             return true;
@@ -170,14 +173,15 @@ impl<F: Ord + Copy> Ledger<F> {
         is_counted
     }
 
-    /// `flow` is closed: what it has not sent will not be sent.
+    /// Closes `flow`, and cancels its remaining demand.
     pub fn handle_closed(&mut self, flow: F) {
         self.flows.remove(&flow);
     }
 
     /// Bytes that open flows have announced and the switch has not forwarded, by pair of racks.
     ///
-    /// A pair's entry is at most 2^64 / racks^2 bytes: 17 TB with 1,024 racks, more than any week carries.
+    /// A pair's entry is limited to 2^64 / racks^2 bytes: 17 TB with 1,024 racks, more than any
+    /// week carries.
     pub fn demand(&self) -> Demand {
         let pair_max = u64::MAX / (self.racks * self.racks) as u64;
         let mut entries = vec![0u64; self.racks * self.racks];
@@ -190,12 +194,12 @@ impl<F: Ord + Copy> Ledger<F> {
             .expect("entries of racks^2 pairs, and none of a rack to itself")
     }
 
-    /// Flows that are open.
+    /// Number of open flows.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// Announcements that were refused, and forwarded ranges of open flows that were not counted.
+    /// Number of refused announcements, plus uncounted forwarded ranges of open flows.
     pub fn refused(&self) -> u64 {
         self.refused
     }

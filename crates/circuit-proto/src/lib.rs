@@ -1,16 +1,21 @@
-//! A reconfigurable data-centre network: racks behind a packet switch and an optical circuit switch.
+//! A reconfigurable data-centre network: racks behind a packet switch and an optical circuit
+//! switch.
 //!
-//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network Systems* (CMU-CS-18-106, 2018), chapter 2
-//! (Etalon); each scheduler cites its own paper.
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network
+//! Systems* (CMU-CS-18-106, 2018), called *the thesis*, chapter 2 (Etalon); each scheduler cites
+//! its own paper.
 //!
-//! Words used: a *circuit* joins one source rack to one destination rack at the circuit rate. A *matching* is a set of
-//! circuits in which no rack sends twice and none receives twice. A *day* holds one matching for a time; a *night* is the
-//! reconfiguration before it, in which no circuit carries anything. A *week* is the time that one schedule may take (§2.2.2).
+//! Words used: a *circuit* joins one source rack to one destination rack at the circuit rate. A
+//! *matching* is a set of circuits in which each rack sends at most once and receives at most once.
+//! A *day* is the time for which a matching is in place. A *night* is the reconfiguration before a
+//! day, in which circuits carry no bytes. A *week* is the maximum length of one schedule (§2.2.2).
 //!
-//! Entry points: [`Demand`] and [`Timing`] go into a [`Scheduler`], a [`Schedule`] comes out; [`Schedule::served`] says what
-//! it carries, and [`bound::served_max`] what no schedule can exceed. A [`Controller`] does so week after week; [`Ledger`] has the
-//! demand that programs announce. [`parallel`] has all demand in the least time over several switches, [`job`] the phases of a
-//! training job on them. Leaves out: packets and queues (`fabric`).
+//! Entry points: a [`Scheduler`] makes a [`Schedule`] from [`Demand`] and [`Timing`].
+//! [`Schedule::served`] is the demand that the schedule carries, and [`bound::served_max`] an upper
+//! bound for every schedule. A [`Controller`] plans one week after another; a [`Ledger`] has the
+//! demand that programs announce. [`parallel`] serves all demand in the minimum time over several
+//! switches, and [`job`] plans the phases of a training job on such switches. Leaves out: packets
+//! and queues (`fabric`).
 
 pub mod bound;
 pub mod control;

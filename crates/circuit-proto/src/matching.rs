@@ -1,30 +1,32 @@
-//! Circuits that can stand at the same time, and the two searches for them: perfect matchings and heaviest matchings.
+//! Circuits that can exist at the same time, and two searches for such circuits: perfect matchings
+//! and heaviest matchings.
 
 use std::fmt;
 
-/// Circuits from source racks to destination racks: no rack sends twice, none receives twice.
+/// Circuits from source racks to destination racks: each rack sends at most once and receives at
+/// most once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matching {
-    /// Destination of each source. `None` where the source's port is dark.
+    /// Destination of each source. `None` if the source's port is dark.
     destinations: Vec<Option<u16>>,
 }
 
-/// A mistake in a matching.
+/// Reason why a matching is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MatchingError {
     /// A matching for another number of racks.
     Racks {
-        /// Racks of the matching.
+        /// Number of racks of the matching.
         has: usize,
-        /// Racks of the network.
+        /// Number of racks of the network.
         need: usize,
     },
-    /// A destination that the network lacks.
+    /// A destination that does not exist.
     NoSuchRack {
         /// Number of the destination.
         rack: usize,
-        /// Racks of the network.
+        /// Number of racks of the network.
         racks: usize,
     },
     /// A circuit from a rack to itself.
@@ -51,7 +53,7 @@ impl std::error::Error for MatchingError {}
 impl Matching {
     /// The matching that sends source `i` to `destinations[i]`.
     ///
-    /// Errors: an unknown rack, a rack to itself, or two circuits to one rack.
+    /// Errors: an unknown rack, a circuit from a rack to itself, or two circuits to one rack.
     pub fn new(destinations: Vec<Option<u16>>) -> Result<Self, MatchingError> {
         let matching = Self { destinations };
         matching.check(matching.destinations.len())?;
@@ -60,7 +62,7 @@ impl Matching {
 
     /// The matching that sends each source to the rack `step` after it.
     ///
-    /// Panics: if `step` is no number from 1 to `racks` - 1.
+    /// Panics: if `step` is not in 1 to `racks` - 1.
     pub fn shift(racks: usize, step: usize) -> Self {
         assert!((1..racks).contains(&step), "a shift by {step} of {racks} racks maps a rack to itself");
         Self { destinations: (0..racks).map(|source| Some(port((source + step) % racks))).collect() }
@@ -68,7 +70,8 @@ impl Matching {
 
     /// Refuses a matching that a switch of `racks` racks cannot hold.
     ///
-    /// Errors: another number of racks, an unknown rack, a rack to itself, or two circuits to one rack.
+    /// Errors: another number of racks, an unknown rack, a circuit from a rack to itself, or two
+    /// circuits to one rack.
     pub fn check(&self, racks: usize) -> Result<(), MatchingError> {
         if self.destinations.len() != racks {
             return Err(MatchingError::Racks { has: self.destinations.len(), need: racks });
@@ -93,12 +96,13 @@ impl Matching {
         self.destinations.iter().enumerate().filter_map(|(source, to)| to.map(|to| (source, usize::from(to))))
     }
 
-    /// Destination of `source`, or `None` where its port is dark or missing.
+    /// Destination of `source`; `None` if its port is dark or does not exist.
     pub fn destination(&self, source: usize) -> Option<usize> {
         self.destinations.get(source).copied().flatten().map(usize::from)
     }
 
-    /// The matching that sends source `i` to `destinations[i]`; the caller answers for it.
+    /// The matching that sends source `i` to `destinations[i]`; the caller ensures that it is
+    /// valid.
     pub(crate) fn of_ports(destinations: Vec<Option<u16>>) -> Self {
         Self { destinations }
     }
@@ -110,12 +114,12 @@ impl Matching {
     }
 }
 
-/// The number of a rack as a matching keeps it.
+/// Converts a rack's number to the type that matchings store.
 pub(crate) fn port(rack: usize) -> u16 {
     u16::try_from(rack).expect("a network has 1,024 racks at most")
 }
 
-/// A bipartite graph of sources and destinations with a matching that grows by augmenting paths.
+/// A bipartite graph of sources and destinations, with a matching that grows by augmenting paths.
 ///
 /// Shape: one bit for each pair, a row of words for each source.
 /// Cost: O(racks^2 / 64) words for each augmenting path.
@@ -126,14 +130,14 @@ pub(crate) struct Bipartite {
     edges: Vec<u64>,
     source_of: Vec<Option<u16>>,
     destination_of: Vec<Option<u16>>,
-    /// Destinations without a source, as bits.
+    /// Destinations without a source in the matching, as bits.
     free: Vec<u64>,
-    /// Destinations not yet visited by the search for one path, as bits.
+    /// Destinations that the search for the current path has not visited, as bits.
     unvisited: Vec<u64>,
 }
 
 impl Bipartite {
-    /// A graph without edges.
+    /// Creates a graph without edges.
     pub fn new(racks: usize) -> Self {
         let words = racks.div_ceil(64);
         let mut free = vec![0; words];
@@ -154,7 +158,7 @@ impl Bipartite {
         self.edges[source * self.words + destination / 64] |= 1 << (destination % 64);
     }
 
-    /// Removes the edge from `source` to `destination`, and its circuit if the matching has it.
+    /// Removes the edge from `source` to `destination`, also from the matching.
     pub fn remove(&mut self, source: usize, destination: usize) {
         self.edges[source * self.words + destination / 64] &= !(1 << (destination % 64));
         if self.destination_of[source] == Some(port(destination)) {
@@ -164,7 +168,8 @@ impl Bipartite {
         }
     }
 
-    /// Grows the matching to a perfect one. Returns false, with the matching grown as far as it was, if none exists.
+    /// Grows the matching to a perfect one. Returns false if none exists; the matching then keeps
+    /// the paths found so far.
     pub fn grow(&mut self) -> bool {
         for source in 0..self.racks {
             if self.destination_of[source].is_none() {
@@ -192,12 +197,12 @@ impl Bipartite {
         }
     }
 
-    /// Grows the matching to a largest one. Returns true if it grew.
+    /// Grows the matching to a maximum one. Returns true if it grew.
     pub fn grow_all(&mut self) -> bool {
         let mut grew = false;
         set_all(&mut self.unvisited, self.racks);
         for source in 0..self.racks {
-            // Destinations that one search has left without success lead no later one to success.
+            // Destinations that a failed search has visited cannot lead a later search to success.
             if self.destination_of[source].is_none() && self.augment(source) {
                 set_all(&mut self.unvisited, self.racks);
                 grew = true;
@@ -206,7 +211,7 @@ impl Bipartite {
         grew
     }
 
-    /// Source and destination of each pair of the matching.
+    /// Source and destination of each edge in the matching.
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let pair = |(source, to): (usize, &Option<u16>)| to.map(|to| (source, usize::from(to)));
         self.destination_of.iter().enumerate().filter_map(pair)
@@ -266,14 +271,15 @@ fn set_all(words: &mut [u64], racks: usize) {
 
 /// A heaviest assignment of destinations to sources, by shortest augmenting paths over dual prices.
 ///
-/// Shape: `weights` as `racks` rows; the result is the destination of each source, edges of weight zero included.
+/// Shape: `weights` has `racks` rows. The result is the destination of each source, also over edges
+/// of weight zero.
 /// Cost: O(racks^3).
-/// Source: Jonker and Volgenant, *A shortest augmenting path algorithm for dense and sparse linear assignment problems*,
-/// Computing 38, 1987.
+/// Source: Jonker and Volgenant, *A shortest augmenting path algorithm for dense and sparse linear
+/// assignment problems*, Computing 38, 1987.
 pub(crate) fn heaviest(racks: usize, weights: &[u64]) -> Vec<usize> {
     const NONE: usize = usize::MAX;
     let cost = |source: usize, destination: usize| -(weights[source * racks + destination] as i64);
-    // Index `racks` stands for the root of each search.
+    // Index `racks` represents the root of each search.
     let (mut source_price, mut destination_price) = (vec![0i64; racks], vec![0i64; racks + 1]);
     let mut source_of = vec![NONE; racks + 1];
     let mut previous = vec![NONE; racks + 1];
@@ -393,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_networks_use_every_word() {
+    fn bipartite_graph_supports_more_than_64_racks() {
         let mut graph = Bipartite::new(130);
         for from in 0..130 {
             graph.insert(from, (from + 77) % 130);
@@ -403,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_matchings_are_refused() {
+    fn invalid_matchings_are_refused() {
         assert_eq!(Matching::new(vec![Some(1), Some(1)]), Err(MatchingError::ToItself(1)));
         assert_eq!(Matching::new(vec![Some(2), None, Some(2)]), Err(MatchingError::ToItself(2)));
         assert_eq!(Matching::new(vec![Some(2), Some(2), None]), Err(MatchingError::Twice(2)));

@@ -1,15 +1,18 @@
-//! All demand over several switches that stand side by side, in the least time.
+//! All demand over several parallel switches, in the minimum time.
 //!
-//! A host has one port at each switch. To join other ports, a circuit's two ports are dark for a night; the other
-//! circuits of the switch carry on. Two switches may join the same pair at the same time. All demand must be served, each byte
-//! by a circuit from its source to its destination; the time until the last byte is the *makespan*.
+//! A host has one port at each switch. To change a circuit, its two ports are dark for a night; the
+//! other circuits of the switch continue. Two switches may join the same pair at the same time. All
+//! demand must be served, each byte over a circuit from its source to its destination. The time
+//! until the last byte is the *makespan*.
 //!
-//! Source of the problem: Spectra (arXiv 2603.07373, 2026; only its abstract was read). [`spectra_like`] follows it:
-//! matchings of least number, balanced over the switches, each switch dark as a whole in its nights.
-//! Differs: [`plan`] lets each port pair turn alone, cuts long entries, and keeps the best of a few cuts.
+//! Source of the problem: Spectra (arXiv 2603.07373, 2026; only its abstract was read).
+//! [`spectra_like`] follows it: the minimum number of matchings, balanced over the switches; each
+//! switch is dark as a whole in its nights. Differs: [`plan`] lets each pair of ports reconfigure
+//! alone, cuts long entries, and keeps the best of a few cuts.
 //!
-//! Entry points: [`Switches`] and a [`Demand`] go into [`plan`]; [`makespan_min`] is the certified bound. Leaves out: relays
-//! (`job`), and circuits that stand from before: each first circuit pays its night.
+//! Entry points: [`plan`] makes a [`Plan`] from [`Switches`] and a [`Demand`]; [`makespan_min`] is
+//! a proven lower bound. Leaves out: relays (`job`), and circuits from earlier plans: each first
+//! circuit needs a night.
 
 pub(crate) mod decompose;
 pub(crate) mod level;
@@ -21,23 +24,23 @@ use anabranch_units::{BitRate, ByteCount, Duration};
 use decompose::{Layer, decompose, longest_first, wrap};
 use std::fmt;
 
-/// Most parallel switches.
+/// Maximum number of parallel switches.
 pub const SWITCHES_MAX: usize = 64;
 
-/// Longest night.
+/// Maximum length of a night.
 pub const NIGHT_MAX: Duration = Duration::from_secs(3_600);
 
-/// Longest makespan that is counted, in picoseconds: 53 days.
+/// Maximum makespan, in picoseconds: 53 days.
 pub(crate) const LONGEST_PS: u64 = 1 << 62;
 
-/// Cuts of the longest entry that [`plan`] tries.
+/// Divisors of the longest entry that [`plan`] tries as cuts.
 const CUTS: [u64; 6] = [1, 2, 3, 4, 8, 16];
 
-/// Part of the bound by which a plan may exceed it to end the search: half a percent. Finer cuts
-/// come nearer by less than that, and each costs another plan.
+/// Divisor of the bound: a plan that exceeds the bound by at most this part, half a percent, ends
+/// the search. Finer cuts could improve the makespan by less, and each costs another plan.
 const BOUND_PART: u64 = 200;
 
-/// Most entries of matrices that one cut beyond the first may visit: some tenths of a second.
+/// Maximum number of matrix entries that a cut after the first may visit: some tenths of a second.
 const WORK_MAX: u64 = 200_000_000;
 
 /// Parallel circuit switches, each with one port for each host.
@@ -47,11 +50,11 @@ pub struct Switches {
     pub count: usize,
     /// Rate of one circuit.
     pub rate: BitRate,
-    /// Time for which two ports are dark before their circuit stands.
+    /// Time for which two ports are dark before their circuit carries bytes.
     pub night: Duration,
 }
 
-/// A mistake in the settings of parallel switches.
+/// Reason why settings of parallel switches are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParallelError {
@@ -59,7 +62,7 @@ pub enum ParallelError {
     Count(usize),
     /// A rate of zero.
     NoRate,
-    /// Night of zero, or longer than [`NIGHT_MAX`].
+    /// A night of zero, or longer than [`NIGHT_MAX`].
     Night(Duration),
     /// Demand that may take longer than 53 days.
     Long,
@@ -104,7 +107,7 @@ impl Switches {
 
     /// Time that each pair of `demand` needs on one circuit, in picoseconds, rounded up.
     ///
-    /// Errors: times and nights that may exceed 53 days.
+    /// Errors: demand whose times and nights may exceed 53 days.
     pub(crate) fn times(&self, demand: &Demand) -> Result<Vec<u64>, ParallelError> {
         let racks = demand.racks();
         let time = |bytes: u64| sending_ps(self.rate, bytes);
@@ -117,7 +120,7 @@ impl Switches {
     }
 }
 
-/// One use of a circuit.
+/// One circuit for a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Circuit {
     /// Number of the switch, from 0.
@@ -126,39 +129,39 @@ pub struct Circuit {
     pub source: usize,
     /// Receiving host.
     pub destination: usize,
-    /// First bit, after the night.
+    /// Time of the first bit, after the night.
     pub start: Duration,
-    /// Last bit.
+    /// Time of the last bit.
     pub end: Duration,
 }
 
 /// The circuits of all switches: by switch, and by start within a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Circuits in order.
+    /// Circuits, by switch and start.
     pub circuits: Vec<Circuit>,
 }
 
-/// A plan that the switches cannot run, or that leaves demand behind.
+/// Reason why a plan is refused: the switches cannot run it, or it does not serve all demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A circuit on a switch or between hosts that the network lacks.
+    /// A circuit on a switch or between hosts that do not exist.
     NoSuchPort(Circuit),
-    /// A circuit that starts before its ports have turned.
+    /// A circuit that starts before the night of its ports has ended.
     Early {
         /// The circuit.
         circuit: Circuit,
         /// Earliest start.
         earliest: Duration,
     },
-    /// A pair whose circuits are too short.
+    /// A pair whose circuits are too short in total.
     Unserved {
         /// Sending host.
         source: usize,
         /// Receiving host.
         destination: usize,
-        /// Time that it lacks.
+        /// Time that the pair still needs.
         missing: Duration,
     },
 }
@@ -187,8 +190,8 @@ impl Plan {
         self.circuits.iter().map(|circuit| circuit.end).max().unwrap_or(Duration::ZERO)
     }
 
-    /// Bytes of `demand` that the circuits carry until `until`: each pair's time at `rate`, at most
-    /// its demand.
+    /// Bytes of `demand` that the circuits carry until `until`: for each pair its time at `rate`,
+    /// at most its demand.
     pub fn served(&self, demand: &Demand, rate: BitRate, until: Duration) -> ByteCount {
         let racks = demand.racks();
         let mut times = vec![Duration::ZERO; racks * racks];
@@ -202,12 +205,13 @@ impl Plan {
 
     /// Refuses a plan that `switches` cannot run, or that does not serve all of `demand`.
     ///
-    /// Errors: a port that does not exist, a night that is too short, or demand left behind.
-    /// Panics: if the demand exceeds what [`plan`] takes.
+    /// Errors: a port that does not exist, a night that is too short, or demand that is not served.
+    /// Panics: if the demand exceeds the limits of [`plan`].
     pub fn check(&self, demand: &Demand, switches: &Switches) -> Result<(), PlanError> {
         let racks = demand.racks();
         let mut left = switches.times(demand).expect("demand that was planned");
-        // Of each sending and each receiving port: the end of its last circuit, and that circuit's other port.
+        // For each sending and each receiving port: the end of its last circuit, and that circuit's
+        // other port.
         let mut ports = vec![(Duration::ZERO, None); switches.count * racks * 2];
         let mut order: Vec<&Circuit> = self.circuits.iter().collect();
         order.sort_by_key(|circuit| (circuit.start, circuit.end));
@@ -244,7 +248,7 @@ impl Plan {
     }
 }
 
-/// A part of one pair's demand, as a switch has it in its order.
+/// A part of one pair's demand, assigned to a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub source: usize,
@@ -253,10 +257,10 @@ pub(crate) struct Piece {
     pub length: u64,
 }
 
-/// The pieces of each switch in their order.
+/// The pieces of each switch, in order.
 pub(crate) type PieceOrders = Vec<Vec<Piece>>;
 
-/// Starts each piece as soon as its two ports are free and have turned.
+/// Starts each piece as soon as its two ports are free and have reconfigured.
 pub(crate) fn timed(racks: usize, night: u64, orders: &PieceOrders) -> Plan {
     let mut circuits = Vec::with_capacity(orders.iter().map(Vec::len).sum());
     for (switch, order) in orders.iter().enumerate() {
@@ -290,27 +294,30 @@ fn makespan_ps(racks: usize, night: u64, orders: &PieceOrders) -> u64 {
 
 /// A plan that serves all of `demand`.
 ///
-/// Entries longer than a cut are divided, the parts are split into as few matchings as the busiest
-/// port has parts, and the matchings are laid on the switches, one after the other or the longest
-/// first. Parts of the circuits that end last then move to switches whose ports are free earlier.
-/// The best of a few cuts stands; a plan within half a percent of the bound ends the search.
+/// Entries longer than a cut are divided. The parts are split into the minimum number of matchings,
+/// which is the number of parts at the busiest port. The matchings are assigned to the switches,
+/// one switch after the other or the longest matching first. Parts of the circuits that end last
+/// are then moved to switches whose ports are free earlier. The best of a few cuts is returned; a
+/// plan within half a percent of the bound ends the search.
 ///
 /// Errors: settings out of range, or demand that may take longer than 53 days.
-/// Cost: O(cuts * racks^2 * parts of the busiest port); of large networks only the first cuts are tried.
+/// Cost: O(cuts * racks^2 * parts of the busiest port); in large networks only the first cuts are
+/// tried.
 pub fn plan(demand: &Demand, switches: &Switches) -> Result<Plan, ParallelError> {
     switches.check()?;
     let times = switches.times(demand)?;
     Ok(timed(demand.racks(), switches.night.as_ps(), &orders(demand.racks(), &times, switches)))
 }
 
-/// The orders that [`plan`] times.
+/// The orders of pieces from which [`plan`] computes its times.
 pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> PieceOrders {
     let night = switches.night.as_ps();
     let longest = times.iter().copied().max().unwrap_or(0);
     let mut best: Option<(u64, PieceOrders)> = None;
     let bound = makespan_min_ps(racks, times, switches);
     for cut in CUTS.map(|cut| longest.div_ceil(cut)).into_iter().filter(|cut| *cut > 0) {
-        // More parts than the best plan has time to turn for cannot make a better one.
+        // If the nights of the parts alone exceed the best plan's makespan, this cut cannot be
+        // better.
         let parts = parts_max(racks, times, cut);
         let fewest = parts.div_ceil(switches.count as u64);
         let is_dear = parts.saturating_mul((racks * racks) as u64) > WORK_MAX;
@@ -334,15 +341,17 @@ pub(crate) fn orders(racks: usize, times: &[u64], switches: &Switches) -> PieceO
     best.map_or_else(|| vec![Vec::new(); switches.count], |(_, orders)| orders)
 }
 
-/// Parts of the busiest port if no part is longer than `cut`.
+/// Number of parts at the busiest port if no part is longer than `cut`.
 fn parts_max(racks: usize, times: &[u64], cut: u64) -> u64 {
     Sums::of(racks, times.iter().map(|time| time.div_ceil(cut))).largest()
 }
 
-/// A plan in the way of Spectra: as few matchings as the busiest port has parts, the longest first to the switch with the
-/// least load, then parts of a matching moved from the fullest switch to the emptiest. A switch turns as a whole.
+/// A plan similar to Spectra's. The minimum number of matchings is assigned, the longest first, to
+/// the switch with the least load; then parts of a matching move from the fullest switch to the
+/// emptiest. A switch reconfigures as a whole.
 ///
-/// Differs: the matchings are ours, with the cuts of [`plan`]; the paper refines their lengths by a method not read here.
+/// Differs: the matchings are ours, with the cuts of [`plan`]; the paper refines their lengths by a
+/// method that its abstract does not describe.
 ///
 /// Errors: settings out of range, or demand that may take longer than 53 days.
 /// Source: arXiv 2603.07373, abstract only.
@@ -370,7 +379,7 @@ pub fn spectra_like(demand: &Demand, switches: &Switches) -> Result<Plan, Parall
     })
 }
 
-/// Circuits of a switch that turns as a whole: all pieces of a layer start together.
+/// Circuits of a switch that reconfigures as a whole: all pieces of a layer start together.
 fn as_days(switch: usize, layers: &[Layer], night: u64) -> Vec<Circuit> {
     let mut circuits = Vec::new();
     let mut at = 0;
@@ -388,12 +397,13 @@ fn as_days(switch: usize, layers: &[Layer], night: u64) -> Vec<Circuit> {
     circuits
 }
 
-/// A time that no plan without relays undercuts.
+/// Lower bound of the makespan of any plan without relays.
 ///
-/// In a makespan of T no circuit lasts longer than T less one night. So a pair of d seconds needs at least
-/// d / (T - night) circuits, rounded up, and the s ports of one host need its seconds and a night for each such circuit: at
-/// most s T. The least T for which this holds at each host, sending and receiving, is the bound; with it, one port
-/// of a host has its share of the nights, rounded up.
+/// In a makespan of T no circuit lasts longer than T minus one night. So a pair that needs d
+/// seconds needs at least d / (T - night) circuits, rounded up. The s ports of one host need the
+/// seconds of all its pairs, and a night for each circuit; they have at most s T. One port of the
+/// host also has its share of the nights, rounded up, which must fit in T. The bound is the
+/// smallest T for which both conditions hold at each host, for sending and for receiving.
 ///
 /// Errors: settings out of range, or demand that may take longer than 53 days.
 pub fn makespan_min(demand: &Demand, switches: &Switches) -> Result<Duration, ParallelError> {
@@ -422,7 +432,8 @@ pub(crate) fn makespan_min_ps(racks: usize, times: &[u64], switches: &Switches) 
         busy <= u128::from(makespan) * u128::from(count)
             && nights.div_ceil(count).saturating_mul(night) <= makespan
     };
-    // Lines that fit a makespan fit each longer one, so that the bound of one line is where the next line starts.
+    // A host that fits in a makespan also fits in every longer one, so the search for the next host
+    // starts at the bound so far.
     let mut bound = 0;
     for line in &lines {
         if fits(line, bound) {

@@ -1,50 +1,50 @@
-//! Weeks of days and nights.
+//! Schedules: the days and nights of a week.
 
 use crate::{Demand, Matching, MatchingError, Timing};
 use anabranch_units::{ByteCount, Duration};
 use std::fmt;
 
-/// One matching and the time that it stands.
+/// One matching, and the time for which it is in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Day {
     /// Circuits of the day.
     pub matching: Matching,
-    /// Time for which the circuits carry, without the night before.
+    /// Time for which the circuits carry bytes, without the night before.
     pub length: Duration,
 }
 
-/// The days of one week, in order. A night precedes each of them.
+/// The days of one week, in order. A night precedes each day.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Days in order.
     pub days: Vec<Day>,
 }
 
-/// A schedule that the switch cannot run.
+/// Reason why a switch cannot run a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// A day whose circuits are no matching.
+    /// A day whose circuits are not a matching.
     Matching {
         /// Number of the day, from 0.
         day: usize,
         /// Mistake in the matching.
         error: MatchingError,
     },
-    /// A day shorter than the shortest.
+    /// A day shorter than the shortest permitted day.
     ShortDay {
         /// Number of the day, from 0.
         day: usize,
-        /// Its length.
+        /// Length of the day.
         length: Duration,
-        /// Shortest length.
+        /// Shortest permitted day.
         day_min: Duration,
     },
     /// Days and nights longer than the week.
     Long {
-        /// Their sum.
+        /// Sum of days and nights.
         length: Duration,
-        /// Time of the week.
+        /// Length of the week.
         week: Duration,
     },
 }
@@ -71,8 +71,8 @@ impl Schedule {
         self.days.iter().fold(Duration::ZERO, |sum, day| sum + night + day.length)
     }
 
-    /// Lengthens all days by equal times, so that days and nights last the week. The last day has
-    /// the rest of the division; a schedule without days stays so.
+    /// Lengthens all days by equal times, so that days and nights fill the week. The last day gets
+    /// the remainder of the division; a schedule without days is unchanged.
     ///
     /// Panics: if days and nights are longer than the week.
     pub(crate) fn stretch(&mut self, timing: &Timing) {
@@ -88,7 +88,7 @@ impl Schedule {
 
     /// Refuses a schedule that the switch of `racks` racks cannot run.
     ///
-    /// Errors: a day that is no matching or too short, or days and nights longer than the week.
+    /// Errors: a day that is not a matching or is too short; days and nights longer than the week.
     pub fn check(&self, racks: usize, timing: &Timing) -> Result<(), ScheduleError> {
         for (day, at) in self.days.iter().enumerate() {
             at.matching.check(racks).map_err(|error| ScheduleError::Matching { day, error })?;
@@ -104,7 +104,8 @@ impl Schedule {
         Ok(())
     }
 
-    /// Bytes of `demand` that the circuits carry: each pair's days, at most its demand.
+    /// Bytes of `demand` that the circuits carry: for each pair the capacity of its days, at most
+    /// its demand.
     pub fn served(&self, demand: &Demand, timing: &Timing) -> ByteCount {
         let racks = demand.racks();
         let mut open = vec![Duration::ZERO; racks * racks];
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_that_no_switch_runs_are_refused() {
+    fn invalid_schedules_are_refused() {
         let timing = Timing::ETALON;
         let day = |length| Day { matching: Matching::shift(4, 1), length };
         let full = Schedule { days: vec![day(Duration::from_us(980)); 2] };
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_served_its_demand_at_most() {
+    fn pair_is_served_at_most_its_demand() {
         let timing = Timing::ETALON;
         let mut demand = Demand::new(3).unwrap();
         demand.add(0, 1, ByteCount::new(1_000)).unwrap();

@@ -25,15 +25,15 @@ pub use vermilion::Vermilion;
 use crate::{Demand, Schedule, Timing};
 use anabranch_units::ByteCount;
 
-/// Decides the circuits of one week.
+/// A scheduler, which decides the circuits of one week.
 pub trait Scheduler {
-    /// A schedule for `demand`. It passes [`Schedule::check`].
+    /// Returns a schedule for `demand` that passes [`Schedule::check`].
     ///
     /// Panics: may panic if `timing` does not pass [`Timing::check`].
     fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule;
 
-    /// A schedule with the bytes that arrive. Schedulers of two hops, of several rotors or of a
-    /// period longer than a week document which bytes count.
+    /// Returns a schedule, and the bytes that it delivers. Schedulers of two hops, of several
+    /// rotors or of a period longer than a week document which bytes count.
     ///
     /// Panics: as [`Self::schedule`].
     fn plan(&mut self, demand: &Demand, timing: &Timing) -> Plan {
@@ -43,18 +43,18 @@ pub trait Scheduler {
     }
 }
 
-/// A schedule with the bytes that arrive.
+/// A schedule, and the bytes that it delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Days of one week.
     pub schedule: Schedule,
-    /// Bytes at their destinations.
+    /// Bytes that arrive at their destinations.
     pub served: ByteCount,
 }
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $about:literal => $new:expr,)*) => {
-        /// Every scheduler that is built from its name alone.
+        /// A scheduler that is built from its name alone.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Kind {
@@ -62,26 +62,27 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All of them, in the order of tables.
+            /// All kinds, in the order of tables.
             pub const ALL: &'static [Self] = &[$(Self::$kind),*];
 
-            /// Its name in commands and tables.
+            /// Name of the scheduler in commands and tables.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$kind => $name,)* }
             }
 
-            /// One line that says what it does.
+            /// Description of the scheduler in one line.
             pub const fn about(self) -> &'static str {
                 match self { $(Self::$kind => $about,)* }
             }
 
-            /// True if its plans are days of one switch in one week, which
-            /// [`crate::bound::served_max`] bounds. [`crate::bound::ports_max`] bounds all plans.
+            /// Returns true if the scheduler's plans are days of one switch in one week, for which
+            /// [`crate::bound::served_max`] is an upper bound. [`crate::bound::ports_max`] is an
+            /// upper bound for all plans.
             pub const fn is_one_week(self) -> bool {
                 !matches!(self, Self::RotorLb | Self::Opera | Self::Vermilion)
             }
 
-            /// A new scheduler of this kind.
+            /// Creates a scheduler of this kind.
             pub fn scheduler(self) -> Box<dyn Scheduler> {
                 match self { $(Self::$kind => Box::new($new),)* }
             }

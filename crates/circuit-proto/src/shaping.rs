@@ -1,10 +1,12 @@
-//! Shaping of demand before a scheduler, and of its days after it, as Etalon does around Solstice.
+//! Shaping of demand before a scheduler, and of its days afterwards, as in Etalon around Solstice.
 //!
-//! An estimate of demand is no schedule's input as it stands. Small entries belong on the packet network. Estimates from
-//! shallow queues are far below what a week carries, and announced ones far above it. [`schedule`] does all steps.
+//! An estimate of demand is not a suitable input for a scheduler. Small entries belong on the
+//! packet network. Estimates from shallow queues are far below the capacity of a week, and
+//! announced demand is far above it. [`schedule`] performs all steps.
 //!
-//! Source: the Etalon switch, `solstice.cc` and `sols.c` of its repository (Mukerjee, 2018), read for the steps and their
-//! order; the thesis, §2.2.2, has the week that the days fill. Leaves out: the estimates (`ledger`, queues of the switch).
+//! Source: the Etalon switch, `solstice.cc` and `sols.c` of its repository (Mukerjee, 2018), for
+//! the steps and their order; the thesis, §2.2.2, for the week that the days fill. Leaves out: the
+//! estimates (`ledger`, queues of the switch).
 
 use crate::sums::Sums;
 use crate::{Day, Demand, Matching, Schedule, Scheduler, Timing};
@@ -13,10 +15,10 @@ use anabranch_units::ByteCount;
 /// Settings of the shaping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shaping {
-    /// Smallest entry that counts as large.
+    /// Minimum size of a large entry.
     pub threshold: ByteCount,
-    /// Whether entries below the threshold are dropped even if no entry is large. True for announced demand: a sum of
-    /// small flows is left to the packet network.
+    /// True to drop entries below the threshold even if no entry is large. Set for announced
+    /// demand: a sum of small flows is left to the packet network.
     pub always_drops_small: bool,
 }
 
@@ -25,13 +27,15 @@ impl Shaping {
     pub const THRESHOLD: ByteCount = ByteCount::new(1_000_000);
 }
 
-/// A schedule of exactly one week for `demand`: shaped by [`shape`], planned by `scheduler`, and stretched to the week.
+/// Computes a schedule of exactly one week for `demand`: shaped by [`shape`], planned by
+/// `scheduler`, and stretched to the week.
 ///
-/// The days are stretched by equal times, so that they and their nights last the week. Without demand one dark day lasts
-/// the week, whatever the scheduler.
-/// Source: Etalon's steps (a) to (c) in [`shape`], then QuickStuff and BigSlice, then the fit to the week.
-/// Differs: times are in picoseconds, where Etalon rounds to microseconds. No day is dropped or shortened, as our
-/// schedulers never exceed the week.
+/// The days are stretched by equal times, so that days and nights fill the week. Without demand the
+/// schedule is one dark day, for any scheduler.
+/// Source: Etalon's steps (a) to (c) in [`shape`], then QuickStuff and BigSlice, then the fit to
+/// the week.
+/// Differs: times are in picoseconds; Etalon rounds to microseconds. No day is dropped or
+/// shortened, because our schedulers never exceed the week.
 /// Panics: if `timing` does not pass [`Timing::check`].
 pub fn schedule(
     scheduler: &mut dyn Scheduler,
@@ -52,16 +56,20 @@ pub fn schedule(
     schedule
 }
 
-/// Demand that a week can carry: small entries dropped, small sums scaled up, large sums cut.
+/// Shapes demand so that a week can carry it: small entries are dropped, small sums scaled up,
+/// large sums cut.
 ///
-/// - (a) If an entry reaches the threshold, or always where [`Shaping::always_drops_small`] says so, entries below the
-///   threshold become zero.
-/// - (b) If the largest sum of a row or column is below the bytes of half a week of circuit, all entries grow by the same
-///   factor until it reaches them: queues show little of the bytes that TCP would send.
-/// - (c) Entries are filled at equal speed until each has its demand, or its row or column has the bytes of a week.
+/// - (a) If an entry reaches the threshold, or if [`Shaping::always_drops_small`] is set, entries
+///   below the threshold become zero.
+/// - (b) If the largest row or column sum is below the bytes of half a week of circuit, all entries
+///   are scaled so that it equals these bytes. The reason is that queues show few of the bytes that
+///   TCP would send.
+/// - (c) Entries are filled at equal speed until each has its demand, or its row or column has the
+///   bytes of a week.
 ///
-/// The result is at most the week's bytes in each row and column. Where (b) does not apply no entry grows.
-/// Cost: O(k racks^2) for k rounds of the filling, at most one for each entry, row and column.
+/// The result has at most the week's bytes in each row and column. If (b) does not apply, no entry
+/// grows.
+/// Cost: O(k racks^2) for k rounds of step (c), at most one for each entry, row and column.
 pub fn shape(demand: &Demand, timing: &Timing, shaping: &Shaping) -> Demand {
     let racks = demand.racks();
     let mut entries = demand.entries().to_vec();
@@ -75,7 +83,8 @@ pub fn shape(demand: &Demand, timing: &Timing, shaping: &Shaping) -> Demand {
     Demand::from_entries(racks, filled).expect("rows within a week's bytes have a sum of 64 bits")
 }
 
-/// Multiplies all entries so that the largest sum of a row or column is `least`, if it is less; rounds down.
+/// Scales all entries so that the largest row or column sum becomes `least`, if it is smaller;
+/// rounds down.
 fn scale_up(racks: usize, entries: &mut [u64], least: u64) {
     let largest = Sums::of(racks, entries.iter().map(|bytes| u128::from(*bytes))).largest();
     if largest == 0 || largest >= u128::from(least) {
@@ -88,9 +97,10 @@ fn scale_up(racks: usize, entries: &mut [u64], least: u64) {
     }
 }
 
-/// Max-min fair shares of `entries` where each row and each column has `budget` bytes.
+/// Max-min fair shares of `entries` if each row and each column has `budget` bytes.
 ///
-/// A row or column that has fewer bytes left than open entries is full: whole bytes are never split.
+/// A row or column with fewer bytes left than open entries counts as full, because bytes are not
+/// split.
 fn fill(racks: usize, entries: &[u64], budget: u64) -> Vec<u64> {
     let mut filled = vec![0; entries.len()];
     let mut open: Vec<usize> = (0..entries.len()).filter(|pair| entries[*pair] > 0).collect();
@@ -106,7 +116,8 @@ fn fill(racks: usize, entries: &[u64], budget: u64) -> Vec<u64> {
             (rows[row] / in_row[row]).min(columns[column] / in_column[column])
         };
         open.retain(|pair| share(pair) > 0);
-        // The counts include entries that are closed now, so the step can only be too small.
+        // The counts still include entries that were closed above, so the step may be too small,
+        // but never too large.
         let step = open.iter().map(|pair| share(pair).min(entries[*pair] - filled[*pair])).min().unwrap_or(0);
         for pair in &open {
             filled[*pair] += step;

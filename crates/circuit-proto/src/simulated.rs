@@ -1,8 +1,8 @@
 //! `circuit` in the simulator: the scheduling loop decides the weeks of a scenario's hybrid switch.
 //!
-//! Ideal, beside a real network: an announcement reaches the control as its flow begins, and the close of a flow as its last
-//! byte has arrived; the switch learns its schedule in the decision time, never later. Read
-//! [`SimulatedSystem`] first.
+//! The loop is ideal compared with a real network. An announcement reaches the control when its
+//! flow begins, and the close of a flow when its last byte has arrived. The switch gets its
+//! schedule exactly after the decision time. Read [`SimulatedSystem`] first.
 
 use crate::schedulers::Fixed;
 use crate::{
@@ -15,25 +15,25 @@ use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{ByteCount, Duration, Instant};
 
-/// `circuit` in scenarios: schedules of `[circuit]`, and no workload.
+/// The system `circuit` in scenarios: it plans the schedules of `[circuit]`, and has no workload.
 #[derive(Copy, Clone, Debug)]
 pub struct SimulatedSystem;
 
 /// The scheduler of a scenario.
 #[derive(Clone, Debug)]
 enum Choice {
-    /// One that is built from its name.
+    /// A scheduler that is built from its name.
     Kind(Kind),
-    /// Days of the shifts that the scenario states, of equal length, that fill the week.
+    /// Days of equal length that fill the week, one for each shift that the scenario states.
     Fixed(Schedule),
-    /// No circuit at all: a packet network.
+    /// No circuit at all: only the packet network.
     Dark,
 }
 
 impl Choice {
     /// The scheduler that `schedule` names, for `racks` racks.
     ///
-    /// Errors: the setting and one line.
+    /// Errors: the name of the setting, and a message of one line.
     fn new(
         spec: &CircuitSpec,
         schedule: &ScheduleSpec,
@@ -70,7 +70,7 @@ impl Choice {
         }
     }
 
-    /// Whether the schedule follows demand.
+    /// Returns true if the schedule follows demand.
     const fn follows_demand(&self) -> bool {
         match self {
             Self::Kind(kind) => !matches!(kind, Kind::Strobe | Kind::Rotor),
@@ -109,7 +109,7 @@ impl System for SimulatedSystem {
     }
 }
 
-/// The loop of a scenario, looked up.
+/// The scheduling loop of a scenario, with checked settings.
 #[derive(Clone, Debug)]
 struct Loop {
     choice: Choice,
@@ -159,7 +159,7 @@ impl CircuitPlan for Loop {
     }
 }
 
-/// The loop of one run.
+/// The scheduling loop in one run.
 #[derive(Debug)]
 struct Control {
     racks: usize,
@@ -170,7 +170,7 @@ struct Control {
 
 impl CircuitControl for Control {
     fn handle_announced(&mut self, flow: u32, [source, destination]: [u16; 2], bytes: ByteCount) {
-        // The ledger counts what it refuses, and the week's row has the count.
+        // The ledger counts refused announcements, and the week's row reports the count.
         let _ = self.ledger.handle_announced(flow, source.into(), destination.into(), bytes);
     }
 

@@ -1,12 +1,13 @@
-//! Circuits that stand: which to choose, and what a demand takes over them with relays.
+//! Standing circuits: which circuits to choose, and how long a demand takes over them with relays.
 //!
-//! Hosts relay for each other, so that a few standing circuits reach all. Bytes go by shortest paths, divided over all of them by
-//! their links. Leaves out: the delay of a relay, which is small beside seconds of sending.
+//! Hosts relay for each other, so that a few standing circuits reach all hosts. Bytes take shortest
+//! paths, and are divided over all shortest paths in proportion to the circuits of each link.
+//! Leaves out: the delay of a relay, which is small compared with seconds of sending.
 
 use crate::Matching;
 use crate::parallel::decompose::Layer;
 
-/// Steps of a ring, or of a ring with chords, one for each switch.
+/// Shifts of a ring, or of a ring with chords, one for each switch.
 fn steps(racks: usize, switches: usize) -> Vec<Vec<usize>> {
     let each = |step: &dyn Fn(usize) -> usize| -> Vec<usize> {
         (0..switches).map(|switch| step(switch).clamp(1, racks - 1)).collect()
@@ -28,13 +29,14 @@ fn steps(racks: usize, switches: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// The matchings of each ring and each ring with chords.
+/// The matchings of each ring, and of each ring with chords.
 pub(crate) fn rings(racks: usize, switches: usize) -> Vec<Vec<Matching>> {
     let matchings = |steps: Vec<usize>| steps.into_iter().map(|step| Matching::shift(racks, step)).collect();
     steps(racks, switches).into_iter().map(matchings).collect()
 }
 
-/// The layers of a demand that stand together: those with the most to send, on more switches the longer they are.
+/// The layers of a demand that are kept as standing circuits: the longest ones. A longer layer gets
+/// more switches.
 pub(crate) fn standing_layers(racks: usize, layers: &[Layer], switches: usize) -> Vec<Matching> {
     let mut held: Vec<(u64, usize)> = layers.iter().take(switches).map(|layer| (layer.length(), 1)).collect();
     for _ in held.len()..switches {
@@ -53,10 +55,10 @@ pub(crate) fn standing_layers(racks: usize, layers: &[Layer], switches: usize) -
     matchings
 }
 
-/// Ports that carry nothing: of switch `k` at host `i` at index `k * racks + i`.
+/// Dead ports: true for the port of switch `k` at host `i`, at index `k * racks + i`.
 pub(crate) type DeadPorts = Vec<bool>;
 
-/// A link between two hosts: parallel circuits count as one.
+/// A link between two hosts; parallel circuits form one link.
 struct Link {
     from: usize,
     to: usize,
@@ -64,7 +66,7 @@ struct Link {
     load: u64,
 }
 
-/// Time that `times` take over standing circuits, in picoseconds. `None` where a pair has no path.
+/// Time that `times` take over standing circuits, in picoseconds. `None` if a pair has no path.
 pub(crate) fn time_over(
     racks: usize,
     times: &[u64],
@@ -135,8 +137,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_a_ring_pass_all_hosts_between() {
-        // Host 0 sends 5 to host 2 by host 1, and host 1 sends 3 to host 2.
+    fn bytes_over_a_ring_load_every_link_between() {
+        // Host 0 sends 5 to host 2 through host 1, and host 1 sends 3 to host 2.
         let mut times = vec![0; 16];
         (times[2], times[6]) = (5, 3);
         let ring = [Matching::shift(4, 1)];
@@ -146,20 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn dead_port_cuts_a_ring_and_leaves_two() {
+    fn dead_port_cuts_one_ring_but_not_two() {
         let mut times = vec![0; 16];
         times[1] = 6;
         let mut dead = vec![false; 8];
         dead[0] = true;
         let matchings = [Matching::shift(4, 1), Matching::shift(4, 3)];
         assert_eq!(time_over(4, &times, &matchings[..1], &dead), None);
-        // The way back of the second ring remains, by three hops.
+        // The opposite direction, the second ring, remains, with three hops.
         assert_eq!(time_over(4, &times, &matchings, &dead), Some(6));
     }
 
     #[test]
-    fn paths_of_one_length_share_bytes() {
-        // From 0 to 3 of five hosts: steps 1 and 2 in either order.
+    fn paths_of_equal_length_share_bytes() {
+        // From host 0 to host 3 of five hosts: shifts 1 and 2 in either order.
         let mut times = vec![0; 25];
         times[3] = 10;
         let matchings = [Matching::shift(5, 1), Matching::shift(5, 2)];

@@ -1,7 +1,8 @@
 //! Tables of demand: CSV with the columns `source`, `destination` and `bytes`.
 //!
-//! Racks are named; they are numbered in the order in which the table names them. Several lines of one pair add up. Bytes
-//! may have a unit, as in `10 MB`; a number without one counts bytes. Leaves out: where tables come from. Read [`read`] first.
+//! Racks have names, and are numbered in the order of their first occurrence. The bytes of several
+//! lines for one pair are added. Bytes may have a unit, as in `10 MB`; a number without a unit
+//! counts bytes. Leaves out: the source of tables. Read [`read`] first.
 
 use crate::{Demand, DemandError, RACKS_MAX};
 use anabranch_units::ByteCount;
@@ -10,10 +11,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
-/// Longest name of a rack, in characters.
+/// Maximum length of a rack's name, in characters.
 pub const NAME_CHARS_MAX: usize = 63;
 
-/// Most lines of a table: each pair of 1,024 racks has one.
+/// Maximum number of lines of a table: one for each pair of 1,024 racks.
 pub const LINES_MAX: u64 = (RACKS_MAX * RACKS_MAX) as u64;
 
 /// Demand with the names of its racks.
@@ -21,19 +22,19 @@ pub const LINES_MAX: u64 = (RACKS_MAX * RACKS_MAX) as u64;
 pub struct Table {
     /// Names of the racks, by number.
     pub racks: Vec<String>,
-    /// Bytes between them.
+    /// Bytes between the racks.
     pub demand: Demand,
 }
 
-/// A table that is refused; `line` counts from 1, the heading.
+/// Reason why a table is refused. Lines are counted from 1, the heading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
-    /// A line has other columns than the table needs.
+    /// A line with missing or surplus columns, or invalid CSV.
     BadLine {
         /// Number of the line.
         line: u64,
-        /// Mistake that the reader of CSV found.
+        /// The mistake that the CSV reader found.
         reason: String,
     },
     /// A name is empty, too long or not printable.
@@ -43,7 +44,7 @@ pub enum TableError {
         /// Name in the line.
         name: String,
     },
-    /// Bytes that are no number with a unit of sizes.
+    /// Bytes that are not a number with a unit of sizes.
     BadBytes {
         /// Number of the line.
         line: u64,
@@ -52,16 +53,16 @@ pub enum TableError {
         /// Mistake in the text.
         reason: String,
     },
-    /// Bytes of a rack to itself.
+    /// Bytes from a rack to itself.
     ToItself {
         /// Number of the line.
         line: u64,
         /// Name of the rack.
         rack: String,
     },
-    /// Demand that no network has.
+    /// Demand that is refused.
     Demand {
-        /// Number of the line. `None` for a mistake of the whole table.
+        /// Number of the line. `None` for a mistake of the table as a whole.
         line: Option<u64>,
         /// Mistake in the demand.
         error: DemandError,
@@ -96,7 +97,7 @@ impl fmt::Display for TableError {
 
 impl std::error::Error for TableError {}
 
-/// Reads a table.
+/// Reads a table of demand.
 ///
 /// Errors: the first mistake, with its line.
 ///
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_line() {
+    fn table_errors_name_the_line() {
         assert_eq!(
             mistake("source,destination,size\na,b,1\n"),
             "line 1: no column `bytes`: a line has a source, a destination and bytes"
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_one_pair_add_up() {
+    fn lines_of_one_pair_are_summed() {
         let table = read("bytes,source,destination\n1 kB,x,y\n2 kB,x,y\n".as_bytes()).unwrap();
         assert_eq!(table.demand.between(0, 1), ByteCount::new(3_000));
         assert_eq!(table.demand.between(1, 0), ByteCount::new(0));

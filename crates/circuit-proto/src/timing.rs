@@ -8,16 +8,17 @@ use std::fmt;
 pub struct Timing {
     /// Rate of one circuit.
     pub circuit_rate: BitRate,
-    /// Reconfiguration before each day. No circuit carries anything in it.
+    /// Reconfiguration time before each day, in which circuits carry no bytes.
     pub night: Duration,
-    /// Shortest day that a demand-aware scheduler may choose.
+    /// Minimum length of a day that a demand-aware scheduler may choose.
     pub day_min: Duration,
-    /// Longest sum of days and nights of one schedule.
+    /// Maximum sum of days and nights of one schedule.
     pub week: Duration,
 }
 
 impl Timing {
-    /// The thesis's switch: 80 Gbit/s, nights of 20 µs, days of at least 180 µs, weeks of 2 ms.
+    /// The switch of the thesis: 80 Gbit/s, nights of 20 µs, days of at least 180 µs, weeks of 2
+    /// ms.
     ///
     /// Source: §2.3.4 and §2.2.2.
     pub const ETALON: Self = Self {
@@ -27,9 +28,10 @@ impl Timing {
         week: Duration::from_ms(2),
     };
 
-    /// Refuses times that no switch has.
+    /// Refuses times and rates that a switch cannot have.
     ///
-    /// Errors: a rate of zero, a shortest day of zero or shorter than the night, or a week without room for one day.
+    /// Errors: a rate of zero; a shortest day of zero or shorter than the night; a week without
+    /// room for one day, or longer than an hour.
     pub fn check(&self) -> Result<(), TimingError> {
         if self.circuit_rate.as_bps() == 0 {
             return Err(TimingError::Rate);
@@ -54,21 +56,21 @@ impl Timing {
 
 /// Time that `bytes` take at `rate`, in picoseconds, rounded up.
 ///
-/// Panics: for a rate of zero.
+/// Panics: if `rate` is zero.
 pub(crate) fn sending_ps(rate: BitRate, bytes: u64) -> u128 {
     (u128::from(bytes) * 8_000_000_000_000).div_ceil(u128::from(rate.as_bps()))
 }
 
-/// Bytes that pass at `rate` in `time`, rounded down.
+/// Bytes sent at `rate` in `time`, rounded down.
 pub(crate) fn carried(rate: BitRate, time: Duration) -> ByteCount {
     let bits = u128::from(rate.as_bps()) * u128::from(time.as_ps()) / 1_000_000_000_000;
     ByteCount::new(u64::try_from(bits / 8).unwrap_or(u64::MAX))
 }
 
-/// Longest week: the sums of 1,024 racks' times still fit 63 bits of picoseconds.
+/// Maximum length of a week: the sums of 1,024 racks' times still fit 63 bits of picoseconds.
 pub(crate) const WEEK_MAX: Duration = Duration::from_secs(3600);
 
-/// A mistake in a [`Timing`].
+/// Reason why a [`Timing`] is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimingError {
@@ -76,14 +78,14 @@ pub enum TimingError {
     Rate,
     /// A shortest day of zero, or shorter than the night.
     Day {
-        /// Shortest day in the request.
+        /// Requested shortest day.
         day_min: Duration,
-        /// Night in the request.
+        /// Requested night.
         night: Duration,
     },
     /// A week without room for one night and one day.
     Week {
-        /// Week in the request.
+        /// Requested week.
         week: Duration,
         /// Shortest week with these days and nights.
         need: Duration,
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn impossible_times_are_refused() {
+    fn invalid_timings_are_refused() {
         let good = Timing::ETALON;
         assert_eq!(good.check(), Ok(()));
         assert_eq!(Timing { circuit_rate: BitRate::bps(0), ..good }.check(), Err(TimingError::Rate));

@@ -57,8 +57,8 @@ const fn product(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 { 0 } else { EXP[LOG[a as usize] as usize + LOG[b as usize] as usize] }
 }
 
-/// All products: row `c` maps a byte to `c` times that byte. 64 KiB; a plain kernel keeps one row
-/// in cache.
+/// All products: row `c` maps a byte to `c` times that byte. 64 KiB; the plain kernel uses one row
+/// at a time, which stays in cache.
 pub(crate) static PRODUCTS: [[u8; 256]; 256] = {
     let mut table = [[0; 256]; 256];
     let mut c = 1;
@@ -73,8 +73,8 @@ pub(crate) static PRODUCTS: [[u8; 256]; 256] = {
     table
 };
 
-/// Products with the sixteen values of a byte's low half, and with the sixteen values of its high
-/// half, for byte shuffles.
+/// Products of a factor with the sixteen values of a byte's low half, and of its high half. Byte
+/// shuffles look them up.
 #[derive(Copy, Clone)]
 #[repr(C, align(32))]
 pub(crate) struct HalfProducts {
@@ -135,22 +135,23 @@ impl Gf {
     pub const ZERO: Self = Self(0);
     /// The neutral element of multiplication.
     pub const ONE: Self = Self(1);
-    /// 2, whose powers are all elements but zero.
+    /// The generator 2, whose powers are all elements but zero.
     pub const GENERATOR: Self = Self(2);
 
-    /// Whether this is zero.
+    /// Returns true for zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
-    /// Exponent of [`Self::GENERATOR`] for this element, below 255; 0 for zero, which has none.
+    /// The exponent of [`Self::GENERATOR`] that gives this element, below 255; 0 for zero, which
+    /// has no logarithm.
     pub(crate) const fn log(self) -> u32 {
         LOG[self.0 as usize] as u32
     }
-    /// This power of [`Self::GENERATOR`].
+    /// [`Self::GENERATOR`] to the power of `power`.
     pub(crate) const fn exp(power: i64) -> Self {
         Self(EXP[power.rem_euclid(255) as usize])
     }
-    /// The product; `*` for constant expressions.
+    /// The product of two elements; equals `*`, and can be used in constant expressions.
     pub const fn mul(self, other: Self) -> Self {
         Self(product(self.0, other.0))
     }
@@ -165,7 +166,7 @@ impl Gf {
             None => None,
         }
     }
-    /// This element to the power of `exponent`; anything to the power of 0 is 1, zero included.
+    /// This element to the power of `exponent`; the power of 0 is 1, also for zero.
     pub const fn pow(self, exponent: u32) -> Self {
         if exponent == 0 {
             return Self::ONE;
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Multiplication as in school: shift, add, reduce. Independent of the tables.
+    /// Multiplication bit by bit: shift, add, reduce. Independent of the tables.
     fn school_product(a: u8, b: u8) -> u8 {
         let (mut sum, mut shifted) = (0u16, u16::from(a));
         for i in 0..8 {
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn every_product_is_the_school_product() {
+    fn table_products_match_bitwise_multiplication() {
         for a in 0..=255u8 {
             for b in 0..=255u8 {
                 let expected = school_product(a, b);
@@ -277,9 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn every_affine_matrix_multiplies_bit_by_bit() {
-        // The operation of the Intel SDM, written out: dest bit i = parity(src1.byte[7 - i] AND
-        // src2 byte).
+    fn affine_matrices_multiply_as_the_intel_sdm_defines() {
+        // The operation from the Intel SDM: dest bit i = parity(src1.byte[7 - i] AND src2 byte).
         for c in 0..=255u8 {
             let rows = AFFINE[usize::from(c)].to_le_bytes();
             for x in 0..=255u8 {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn two_generates_every_element_but_zero() {
+    fn powers_of_two_are_all_non_zero_elements() {
         let mut seen: Vec<u8> = (0..255).map(|i| Gf::GENERATOR.pow(i).0).collect();
         seen.sort_unstable();
         assert_eq!(seen, (1..=255).collect::<Vec<_>>());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_has_no_inverse_and_every_other_element_has() {
+    fn every_element_except_zero_has_an_inverse() {
         assert_eq!(Gf::ZERO.inverse(), None);
         assert_eq!(Gf::ONE.div(Gf::ZERO), None);
         for a in 1..=255 {
@@ -310,7 +310,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_field_laws_hold(a: u8, b: u8, c: u8) {
+        fn field_axioms_hold(a: u8, b: u8, c: u8) {
             let (a, b, c) = (Gf(a), Gf(b), Gf(c));
             prop_assert_eq!(a * b, b * a);
             prop_assert_eq!((a * b) * c, a * (b * c));

@@ -1,30 +1,30 @@
 //! Fixed-rate codes: a fixed number of parities for a fixed number of blocks, all computed at once.
 //!
-//! [`FixedRate`] has two implementations. With [`mds::Unit`](crate::mds::Unit) any packets in the
-//! number of blocks suffice; [`ldpc::Code`](crate::ldpc::Code) is plain XOR and sometimes needs
-//! more. `xtask bench codes --only fec` measures how often, and the speed of both. Leaves out:
-//! codes without a fixed rate (`lt`). Read [`FixedRate`].
+//! [`FixedRate`] has two implementations. [`mds::Unit`](crate::mds::Unit) recovers the blocks from
+//! any packets, as many as blocks. [`ldpc::Code`](crate::ldpc::Code) uses plain XOR and sometimes
+//! needs more packets. `xtask bench codes --only fec` measures how often, and the speed of both
+//! codes. Leaves out: codes without a fixed rate (`lt`). Read [`FixedRate`].
 
 use crate::Symbol;
 use crate::lt::Decoder;
 use std::fmt;
 
-/// A code with a number of blocks and of parities. Packets are numbered: blocks first, then
+/// A code with a number of blocks and of parities. Packets are numbered: first the blocks, then the
 /// parities.
 pub trait FixedRate: Sized {
     /// Decoder that recovers blocks from packets.
     type Decoder<S: Symbol>: Decoder<S>;
-    /// The code over `blocks` blocks with `parities` parities.
+    /// Creates the code over `blocks` blocks with `parities` parities.
     ///
     /// Errors: numbers that the code does not support.
     fn new(blocks: usize, parities: usize) -> Result<Self, SizeError>;
-    /// All parities of these blocks, each `len` bytes long; shorter blocks count as padded with
-    /// zeros.
+    /// Encodes all parities of these blocks, each `len` bytes long; shorter blocks count as padded
+    /// with zeros.
     ///
-    /// Shape: `blocks` has the code's number of blocks. Panics: if the number of blocks is wrong,
-    /// or one is longer than `len`.
+    /// Shape: `blocks` has the code's number of blocks.
+    /// Panics: if the number of blocks is wrong, or a block is longer than `len`.
     fn encode<S: Symbol>(&self, blocks: &[S], len: usize) -> Vec<S>;
-    /// A decoder of packets of `len` bytes.
+    /// Creates a decoder for packets of `len` bytes.
     fn decoder<S: Symbol>(&self, len: usize) -> Self::Decoder<S>;
 }
 
@@ -35,7 +35,7 @@ pub struct SizeError {
     pub blocks: usize,
     /// Number of parities.
     pub parities: usize,
-    /// Maximum of either.
+    /// Maximum number of blocks, and maximum number of parities.
     pub most: usize,
 }
 

@@ -1,17 +1,17 @@
 //! Sums of products over long runs of bytes, with the fastest instructions of the machine.
 //!
-//! [`gf_dot`] computes one output from several inputs, [`gf_dot_many`] several outputs at once
-//! (each input is then read once), [`gf_mul_add`] adds to an output, and [`xor`] is the case of all
-//! coefficients 1. Each is also a method of [`Kernel`], for tests and measurements of a given
-//! kernel.
+//! [`gf_dot`] computes one output from several inputs, and [`gf_dot_many`] several outputs, which
+//! share each read of an input. [`gf_mul_add`] adds to an output, and [`xor`] is the case of all
+//! coefficients 1. Each function is also a method of [`Kernel`], for tests and measurements of a
+//! given kernel.
 //!
-//! A call is split into passes of at most eight inputs and four outputs, each with its specialised
+//! A call is split into passes of at most eight inputs and four outputs, each with a specialised
 //! loop. If several passes are needed, the bytes are split into chunks that stay in the
-//! second-level cache between passes. With a single output, coefficients 0 and 1 have special
-//! paths: inputs with 0 are not read, inputs with 1 are added without multiplication.
+//! second-level cache between passes. With a single output, coefficients 0 and 1 are special:
+//! inputs with 0 are not read, inputs with 1 are added without multiplication.
 //!
-//! [`XorSum`] and [`Arena`] are for codes with many sums of short blocks: terms are given one by
-//! one or by number, and lengths are checked once.
+//! [`XorSum`] and [`Arena`] are for codes with many sums of short blocks. An `XorSum` takes terms
+//! one by one; an `Arena` takes terms by number, and checks lengths once.
 //!
 //! Leaves out: threads. A call uses one core; chunks of a file are independent, so callers can
 //! distribute them. Read [`Kernel`] and [`gf_dot`] first; the loop itself is in `lanes.rs`.
@@ -33,17 +33,17 @@ use lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass, TALL_INPUTS, TALL_OUTPUTS, TallPass
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Maximum inputs of a pass that multiplies for several outputs: more factors do not fit the
-/// registers, and use a walk that reads them from memory.
+/// Maximum number of inputs of a pass that multiplies for several outputs. The factors of more
+/// inputs do not fit into registers; a walk then reads factors from memory.
 const PASS_INPUTS_SHARED: usize = 4;
 /// Total bytes of inputs and outputs in a chunk shared by several passes: most of a 256 KiB
-/// second-level cache. Chunks for the first level (24 KiB) were slower by a quarter at 8 inputs of
-/// 1 MiB: too short to prefetch.
+/// second-level cache. Chunks for the first-level cache (24 KiB) were a quarter slower at 8 inputs
+/// of 1 MiB, because they are too short to prefetch.
 const CHUNK_BYTES_ALL: usize = 192 * 1024;
-/// Granularity of chunks, the widest vector, which preserves the alignment of outputs.
+/// Granularity of chunks in bytes: the widest vector, so that outputs stay aligned.
 const CHUNK_STEP: usize = 64;
 
-/// An implementation, named by the instructions that it needs. All give the same bytes.
+/// An implementation, named by the instructions that it needs. All kernels give the same bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Kernel {
@@ -62,7 +62,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// All kernels, in order of decreasing speed on a machine with several.
+    /// All kernels, in order of decreasing speed on a machine that has several.
     pub const ALL: [Self; 6] =
         [Self::Gfni512, Self::Gfni256, Self::Avx2, Self::Ssse3, Self::Neon, Self::Plain];
 
@@ -71,7 +71,7 @@ impl Kernel {
     pub fn available() -> Vec<Self> {
         Self::ALL.into_iter().filter(|kernel| kernel.is_available()).collect()
     }
-    /// Whether this machine can run the kernel.
+    /// Returns true if this machine can run the kernel.
     pub fn is_available(self) -> bool {
         self.engine().is_some()
     }
@@ -150,11 +150,13 @@ pub fn kernel_in_use() -> Kernel {
     fastest().0
 }
 
-/// The sum of `coefficients[i] * inputs[i]`, written to `output`.
+/// Writes the sum of `coefficients[i] * inputs[i]` to `output`.
 ///
-/// Shape: as many coefficients as inputs, all inputs as long as the output. No inputs make zeros.
-/// Panics: if the shapes differ. Cost: reads each input with a coefficient other than 0 once, up to
-/// eight of them; 1 is cheaper than the others.
+/// Shape: as many coefficients as inputs, all inputs as long as the output. Without inputs the sum
+/// is zero.
+/// Panics: if the shapes differ.
+/// Cost: with up to eight inputs, reads each input with a coefficient other than 0 once. A
+/// coefficient of 1 is cheaper than others.
 ///
 /// ```
 /// let (a, b) = (vec![3; 100], vec![5; 100]);
@@ -166,22 +168,23 @@ pub fn gf_dot(coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
     fastest().1.gf_dot(coefficients, inputs, output);
 }
 
-/// As [`gf_dot`] for several outputs: `outputs[o]` becomes the sum of `coefficients[o][i] *
-/// inputs[i]`.
+/// Does the same as [`gf_dot`] for several outputs: `outputs[o]` becomes the sum of
+/// `coefficients[o][i] * inputs[i]`.
 ///
-/// Shape: a row of coefficients for each output, each with one for each input; all inputs and
-/// outputs of one length. Panics: if the shapes differ. Cost: up to four outputs share each load of
-/// an input.
+/// Shape: one row of coefficients for each output, with one coefficient for each input; all inputs
+/// and outputs of one length.
+/// Panics: if the shapes differ.
+/// Cost: up to four outputs share each load of an input.
 pub fn gf_dot_many(coefficients: &[&[u8]], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
     fastest().1.gf_dot_many(coefficients, inputs, outputs);
 }
 
-/// As [`gf_dot_many`], where `row` is the row of an output: however rows are kept.
+/// Does the same as [`gf_dot_many`]; `row` returns the row of coefficients of an output.
 pub(crate) fn gf_dot_rows<'a>(row: impl Fn(usize) -> &'a [u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
     fastest().1.gf_dot_rows(row, inputs, outputs);
 }
 
-/// As [`gf_dot`], but adds to what `output` holds.
+/// Does the same as [`gf_dot`], but adds to the content of `output`.
 ///
 /// Shape: as many coefficients as inputs, all inputs as long as the output.
 /// Panics: if the shapes differ.
@@ -189,14 +192,14 @@ pub fn gf_mul_add(coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
     fastest().1.gf_mul_add(coefficients, inputs, output);
 }
 
-/// As [`gf_dot`], into a vector of `len` bytes that is written only once.
+/// Does the same as [`gf_dot`], and returns a new vector of `len` bytes that is written only once.
 ///
 /// Panics: if there are not as many coefficients as inputs, or an input's length is not `len`.
 pub fn gf_dot_to_vec(coefficients: &[u8], inputs: &[&[u8]], len: usize) -> Vec<u8> {
     check_shape(coefficients, inputs, len);
     let mut output = Vec::with_capacity(len);
-    // SAFETY: the vector owns `len` bytes, which nothing else refers to; all inputs are `len` bytes
-    // long; without `accumulate` every byte is written and none is read.
+    // SAFETY: the vector owns `len` bytes, to which there is no other reference; all inputs are
+    // `len` bytes long; without `accumulate` every byte is written and none is read.
     unsafe {
         fastest().1.sum(coefficients, inputs, 0, output.as_mut_ptr(), len, false);
         output.set_len(len);
@@ -204,17 +207,18 @@ pub fn gf_dot_to_vec(coefficients: &[u8], inputs: &[&[u8]], len: usize) -> Vec<u
     output
 }
 
-/// The sum of the inputs (their exclusive or), written to `output`.
+/// Writes the sum of the inputs (their exclusive or) to `output`.
 ///
-/// Shape: all inputs as long as the output. No inputs make zeros, one a copy.
+/// Shape: all inputs as long as the output. Without inputs the sum is zero; with one input it is a
+/// copy.
 /// Panics: if the lengths differ.
 pub fn xor(inputs: &[&[u8]], output: &mut [u8]) {
     fastest().1.xor(inputs, output, false);
 }
 
-/// As [`xor`], but adds to what `output` holds.
+/// Does the same as [`xor`], but adds to the content of `output`.
 ///
-/// Shape: all inputs as long as the output. No inputs change nothing.
+/// Shape: all inputs as long as the output. Without inputs the output is unchanged.
 /// Panics: if the lengths differ.
 pub fn xor_add(inputs: &[&[u8]], output: &mut [u8]) {
     fastest().1.xor(inputs, output, true);
@@ -289,7 +293,7 @@ impl Terms {
     };
 }
 
-/// Bytes that all passes of a call process before the next chunk.
+/// Size in bytes of a chunk. All passes of a call run over one chunk before the next.
 fn chunk_bytes(buffers: usize) -> usize {
     (CHUNK_BYTES_ALL / buffers / CHUNK_STEP * CHUNK_STEP).max(1024)
 }
@@ -297,14 +301,14 @@ fn chunk_bytes(buffers: usize) -> usize {
 impl Engine {
     fn gf_dot(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
         check_shape(coefficients, inputs, output.len());
-        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of
-        // them.
+        // SAFETY: the inputs are as long as the output; the output is a unique borrow, so no input
+        // overlaps it.
         unsafe { self.sum(coefficients, inputs, 0, output.as_mut_ptr(), output.len(), false) };
     }
     fn gf_mul_add(self, coefficients: &[u8], inputs: &[&[u8]], output: &mut [u8]) {
         check_shape(coefficients, inputs, output.len());
-        // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none of
-        // them.
+        // SAFETY: the inputs are as long as the output; the output is an initialised unique borrow,
+        // so no input overlaps it.
         unsafe { self.sum(coefficients, inputs, 0, output.as_mut_ptr(), output.len(), true) };
     }
     fn xor(self, inputs: &[&[u8]], output: &mut [u8], accumulate: bool) {
@@ -316,8 +320,8 @@ impl Engine {
             unsafe { output.write_bytes(0, len) };
         }
         if inputs.len() > PASS_INPUTS && len >= CHUNK_STEP && !matches!(self, Self::Plain) {
-            // SAFETY: the inputs are as long as the output, which as a unique borrow overlaps none
-            // of them and is initialised.
+            // SAFETY: the inputs are as long as the output, which is initialised and, as a unique
+            // borrow, overlaps no input.
             return unsafe { self.xor_many(inputs, output, len, accumulate) };
         }
         let chunk = if inputs.len() <= PASS_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
@@ -342,7 +346,7 @@ impl Engine {
                     *pointer = input.as_ptr().wrapping_add(at);
                 }
                 // SAFETY: the `pass.len` bytes from `at` on are inside the inputs and the output,
-                // which as a unique borrow overlaps none of them and is initialised.
+                // which is initialised and, as a unique borrow, overlaps no input.
                 unsafe { self.run(&pass, true) };
                 pass.accumulate = true;
             }
@@ -350,11 +354,11 @@ impl Engine {
         }
     }
 
-    /// The sum of many inputs without coefficients.
+    /// Computes the sum of many inputs without coefficients.
     ///
     /// # Safety
-    /// All inputs must have `len` bytes, at least the widest vector's, and as many must be writable
-    /// at `output`, be initialised and overlap no input.
+    /// All inputs must have `len` bytes, at least the widest vector's. At `output`, `len` bytes
+    /// must be writable and initialised, and overlap no input.
     unsafe fn xor_many(self, inputs: &[&[u8]], output: *mut u8, len: usize, accumulate: bool) {
         let group = inputs.len().div_ceil(inputs.len().div_ceil(TALL_INPUTS));
         let chunk = if inputs.len() <= TALL_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
@@ -378,18 +382,18 @@ impl Engine {
                 };
                 tall.outputs[0] = output.wrapping_add(at);
                 // SAFETY: the `chunk` bytes from `at` on, at least a vector's, are inside the
-                // inputs and the output; the rest is the caller's promise.
+                // inputs and the output; the caller upholds the other invariants.
                 unsafe { self.walk(&tall) };
             }
             at += chunk;
         }
     }
 
-    /// The case of one output: zeros dropped, ones separate.
+    /// Computes one output: inputs with coefficient 0 are dropped, inputs with 1 only added.
     ///
     /// # Safety
-    /// All inputs must have `len` bytes from `start` on, and as many must be writable at `output`
-    /// and overlap no input; they must be initialised where `accumulate` is set. As many
+    /// All inputs must have `len` bytes from `start` on. At `output`, `len` bytes must be writable
+    /// and overlap no input; they must be initialised if `accumulate` is set. There must be as many
     /// coefficients as inputs.
     unsafe fn sum(
         self,
@@ -403,7 +407,7 @@ impl Engine {
         let count = coefficients.iter().filter(|&&c| c != 0).count();
         if count == 0 {
             if !accumulate {
-                // SAFETY: the caller's promise that `len` bytes are writable.
+                // SAFETY: the caller ensures that `len` bytes are writable.
                 unsafe { output.write_bytes(0, len) };
             }
             return;
@@ -427,9 +431,9 @@ impl Engine {
                 }
                 left -= 1;
                 if left == 0 || terms.inputs_len + terms.ones_len == PASS_INPUTS {
-                    // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output;
-                    // the rest is the caller's promise, and the first of several passes initialises
-                    // the output.
+                    // SAFETY: the `chunk` bytes from `at` on are inside the inputs and the output.
+                    // The first of several passes initialises the output; the caller upholds the
+                    // other invariants.
                     unsafe { self.pass_of_terms(&terms, output.add(at), chunk, accumulate) };
                     accumulate = true;
                     terms = Terms::NONE;
@@ -439,11 +443,11 @@ impl Engine {
         }
     }
 
-    /// One pass with one output.
+    /// Runs one pass with one output.
     ///
     /// # Safety
-    /// `len` bytes must be readable at each of the terms and writable at `output`, initialised
-    /// where `accumulate` is set, and `output` must overlap no term.
+    /// `len` bytes must be readable at each of the terms and writable at `output`; the output must
+    /// overlap no term. The output must be initialised if `accumulate` is set.
     unsafe fn pass_of_terms(self, terms: &Terms, output: *mut u8, len: usize, accumulate: bool) {
         let xor = terms.inputs_len == 0;
         let ones = &terms.ones[..terms.ones_len];
@@ -457,7 +461,7 @@ impl Engine {
             accumulate,
             len,
         };
-        // SAFETY: the caller's promises are the pass's invariants.
+        // SAFETY: the caller's contract contains the pass's invariants.
         unsafe { self.run(&pass, xor) };
     }
 
@@ -508,8 +512,8 @@ impl Engine {
         }
     }
 
-    /// The case of several outputs, `len` bytes each (at least the widest vector), and more inputs
-    /// than a pass takes.
+    /// Computes several outputs of `len` bytes each (at least the widest vector) from more inputs
+    /// than one pass has.
     fn walk_all<'a>(
         self,
         row: impl Fn(usize) -> &'a [u8],
@@ -567,7 +571,7 @@ impl Engine {
         }
     }
 
-    /// The case of two to four outputs, for `len` bytes from `start` on. Inputs with only zero
+    /// Computes two to four outputs, for `len` bytes from `start` on. Inputs with only zero
     /// coefficients are dropped.
     fn sum_shared<'a>(
         self,
@@ -622,7 +626,7 @@ impl Engine {
     /// # Safety
     /// The walk's invariants must hold.
     unsafe fn walk(self, tall: &TallPass<'_>) {
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller upholds the same contract.
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
@@ -647,7 +651,7 @@ impl Engine {
     /// # Safety
     /// The pass's invariants must hold.
     unsafe fn run(self, pass: &Pass<'_>, xor: bool) {
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller upholds the same contract.
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]

@@ -1,29 +1,29 @@
-//! A systematic LDPC-staircase code for a small number of packets: each parity is plain XOR of some
-//! blocks and of the previous parity.
+//! A systematic LDPC-staircase code for a small number of packets: each parity is the plain XOR of
+//! some blocks and of the previous parity.
 //!
-//! With k blocks and r parities there are r equations: each sums some blocks, a parity and the
-//! previous one to zero. A block is in [`Code::degree`] of them, and the numbers of blocks per
-//! equation differ by at most one. Losses are solved by peeling, and the rest by elimination
-//! (`lt::plan`). Now and then more packets than blocks are needed; `xtask bench codes --only fec`
-//! measures how often, next to [`mds`](crate::mds), which never needs more.
+//! With k blocks and r parities there are r equations: in each, some blocks, a parity and the
+//! previous parity sum to zero. A block is in [`Code::degree`] equations, and the numbers of blocks
+//! per equation differ by at most one. Lost packets are recovered by peeling, and then by
+//! elimination (`lt::plan`). Occasionally more packets than blocks are needed; `xtask bench codes
+//! --only fec` measures how often, compared with [`mds`](crate::mds), which never needs more.
 //!
 //! Source: Roca, Neumann and Furodet, RFC 5170 sections 4 and 6 (LDPC-Staircase). Differs: the
-//! matrix is drawn by splitmix64, and with few equations blocks are in fewer than three. Read
-//! [`Code`] and [`Peeling`] first.
+//! matrix is drawn by splitmix64, and with up to four equations a block is in fewer than three.
+//! Read [`Code`] and [`Peeling`] first.
 
 use crate::Symbol;
 use crate::fixed::{FixedRate, SizeError};
 use crate::lt::plan::{Block, Plan, Rows};
 use crate::lt::{Bits, Decoder};
 
-/// Maximum number of blocks, and of parities.
+/// Maximum number of blocks, and maximum number of parities.
 pub const BLOCKS_MAX: usize = 255;
 
-/// The code for a number of blocks and of parities. Encoder and decoder must use the same.
+/// The code for a number of blocks and of parities. Encoder and decoder must use the same numbers.
 #[derive(Clone, Debug)]
 pub struct Code {
     blocks: usize,
-    /// Blocks of each equation.
+    /// The blocks in each equation.
     rows: Vec<Vec<u32>>,
 }
 
@@ -36,7 +36,7 @@ impl Code {
     pub fn parities(&self) -> usize {
         self.rows.len()
     }
-    /// Number of equations of each block.
+    /// Number of equations that contain a block.
     pub fn degree(&self) -> usize {
         degree(self.rows.len())
     }
@@ -45,7 +45,7 @@ impl Code {
 impl FixedRate for Code {
     type Decoder<S: Symbol> = Peeling<S>;
 
-    /// Errors: 0 of either, or more than [`BLOCKS_MAX`].
+    /// Errors: 0 blocks or 0 parities, or more than [`BLOCKS_MAX`] of either.
     fn new(blocks: usize, parities: usize) -> Result<Self, SizeError> {
         if !(1..=BLOCKS_MAX).contains(&blocks) || !(1..=BLOCKS_MAX).contains(&parities) {
             return Err(SizeError { blocks, parities, most: BLOCKS_MAX });
@@ -53,8 +53,8 @@ impl FixedRate for Code {
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parities];
         let mut bits = Bits::new((blocks * (BLOCKS_MAX + 1) + parities) as u32);
         for block in 0..blocks as u32 {
-            // A random one of the equations with the fewest blocks, so that their numbers differ by
-            // at most one.
+            // Draws one of the equations with the fewest blocks, so that the numbers of blocks per
+            // equation differ by at most one.
             for _ in 0..degree(parities) {
                 let free = |row: &Vec<u32>| row.last() != Some(&block);
                 let least = rows.iter().filter(|row| free(row)).map(Vec::len).min().unwrap_or_default();
@@ -83,7 +83,7 @@ impl FixedRate for Code {
     }
 }
 
-/// Number of equations of a block, given the number of parities.
+/// Number of equations that contain a block, given the number of parities.
 fn degree(parities: usize) -> usize {
     match parities {
         1 | 2 => 1,
@@ -92,27 +92,27 @@ fn degree(parities: usize) -> usize {
     }
 }
 
-/// A decoder by peeling, and elimination for the rest.
+/// A decoder that peels blocks, and solves the blocks that peeling leaves by elimination.
 #[derive(Clone, Debug)]
 pub struct Peeling<S> {
     code: Code,
     len: usize,
-    /// Received symbols, each id once, and last the sum of each equation: zeros.
+    /// The right side of all equations, a symbol of zeros; then the received symbols, each id once.
     symbols: Vec<S>,
-    /// State of each block, and then of each parity.
+    /// State of each block, then of each parity.
     places: Vec<Block>,
     /// All blocks, once they are known.
     blocks: Option<Vec<S>>,
 }
 
 impl<S: Symbol> Peeling<S> {
-    /// A decoder of packets of `len` bytes.
+    /// Creates a decoder for packets of `len` bytes.
     pub fn new(code: Code, len: usize) -> Self {
         let places = vec![Block::Unknown; code.blocks + code.parities()];
         Self { code, len, symbols: vec![S::combine(&[], len)], places, blocks: None }
     }
 
-    /// Computes all blocks, if they follow from the received packets.
+    /// Computes all blocks if the received packets determine them.
     fn solve(&mut self) -> Option<Vec<S>> {
         let given = |place: &Block| place.given().map(|symbol| symbol as usize);
         let known = || self.places[..self.code.blocks].iter().map(given);
@@ -190,8 +190,8 @@ mod tests {
         (0..count).map(|_| (0..len).map(|_| bits.below(256) as u8).collect::<Vec<u8>>().into()).collect()
     }
 
-    /// Whether the equations have a unique solution given the packets `there`: a plain elimination
-    /// over all blocks and parities.
+    /// Returns true if the equations have a unique solution given the packets `there`, by a plain
+    /// elimination over all blocks and parities.
     fn is_solvable(code: &Code, there: &[bool]) -> bool {
         let mut rows: Vec<u128> = (0..code.parities())
             .map(|row| {
@@ -247,7 +247,7 @@ mod tests {
         }
 
         #[test]
-        fn equations_have_as_many_blocks_as_each_other(blocks in 1usize..=255, parities in 1usize..=40) {
+        fn equations_have_equal_numbers_of_blocks(blocks in 1usize..=255, parities in 1usize..=40) {
             let code = Code::new(blocks, parities).expect("few");
             let lengths: Vec<usize> = code.rows.iter().map(Vec::len).collect();
             prop_assert_eq!(lengths.iter().sum::<usize>(), blocks * code.degree());

@@ -1,8 +1,8 @@
-//! GF(2^8) for network codes: the field, small matrices over it, and kernels that run at the
-//! machine's speed.
+//! GF(2^8) for network codes: the field, small matrices over it, and kernels that use the machine's
+//! fastest instructions.
 //!
-//! The field is GF(2)\[x\] modulo x^8 + x^4 + x^3 + x^2 + 1 (`0x11D`), with generator 2; it is the
-//! usual field of storage codes, not AES's (`0x11B`). Coding has three steps:
+//! The field is GF(2)\[x\] modulo x^8 + x^4 + x^3 + x^2 + 1 (`0x11D`), with generator 2. It is the
+//! usual field of storage codes, not the field of AES (`0x11B`). Coding has three steps:
 //!
 //! 1. a plan decides coefficients with [`Gf`] and [`Matrix`] (small, exact, not optimised);
 //! 2. [`gf_dot`], [`gf_dot_many`], [`gf_mul_add`] and [`xor`] apply them to bytes, on the fastest
@@ -11,14 +11,14 @@
 //!    [`Bytes`](anabranch_endpoint::Bytes) on a wire, lengths only
 //!    ([`Len`](anabranch_endpoint::Len)) in simulation.
 //!
-//! Invariants: every kernel gives the same bytes; the plain one is the definition, and tests
-//! compare the rest with it. All `unsafe` of the workspace's arithmetic is in the files of the
-//! module `kernel`.
+//! Invariants: every kernel gives the same bytes. The plain kernel is the definition, and tests
+//! compare all other kernels with it. All `unsafe` of the workspace's arithmetic is in the files of
+//! the module `kernel`.
 //!
-//! [`lt`] has fountain codes, whose sums are random; [`mds`] is for a small number of blocks, which
-//! any packets in that number recover. With a fixed number of parities there are two codes
-//! ([`fixed`]): [`mds::Unit`], and [`ldpc`], which is plain XOR. Leaves out: the choice of
-//! coefficients (the plan's), and fields above 2^8. Read [`Gf`], [`gf_dot`] and [`Symbol`] first.
+//! [`lt`] has fountain codes, whose sums are random. [`mds`] is for a small number of blocks: any
+//! packets, as many as blocks, recover the blocks. Two codes have a fixed number of parities
+//! ([`fixed`]): [`mds::Unit`], and [`ldpc`], which uses plain XOR. Leaves out: the choice of
+//! coefficients (by a plan), and fields above 2^8. Read [`Gf`], [`gf_dot`] and [`Symbol`] first.
 
 mod field;
 pub mod fixed;

@@ -1,15 +1,15 @@
-//! LT codes: each packet is a sum of some of a file's blocks, and any slightly more packets than
-//! blocks recover the file.
+//! LT codes: each packet is a sum of some of a file's blocks, and slightly more packets than blocks
+//! recover the file, whichever packets arrive.
 //!
 //! Source: Luby, *LT codes* (FOCS 2002); Jiang, Li and Xu, *LTTP* (JSAC 2014), section III-C. A
 //! packet's *id* determines its blocks, by a generator that is part of the format; its *degree* is
-//! their number. [`Decoder`] has three implementations: LTTP's `standard` and `improved`
-//! (Algorithms 1 and 2), both by *peeling* (a packet with a single unknown block gives that block),
-//! and [`Inactivation`], which solves the rest.
+//! the number of these blocks. [`Decoder`] has three implementations. LTTP's `standard` and
+//! `improved` (Algorithms 1 and 2) both work by *peeling*: a packet with a single unknown block
+//! yields that block. [`Inactivation`] also solves the blocks that peeling leaves.
 //!
-//! They work over any [`Symbol`]: bytes on a wire, lengths in the simulator. Leaves out: the
-//! transport of packets, and the division of a file into blocks (`gather`). Read [`Code`] and
-//! [`Decoder`] first.
+//! The decoders work over any [`Symbol`]: bytes on a wire, or only lengths in the simulator. Leaves
+//! out: the transport of packets, and the division of a file into blocks (`gather`). Read [`Code`]
+//! and [`Decoder`] first.
 
 mod degrees;
 mod inactivation;
@@ -29,18 +29,18 @@ use std::sync::Arc;
 /// Maximum number of blocks.
 pub const BLOCKS_MAX: usize = 1 << 16;
 
-/// An LT code for a number of blocks. Encoder and decoders must use the same.
+/// An LT code for a number of blocks. Encoder and decoders must use the same code.
 #[derive(Clone, Debug)]
 pub struct Code {
     blocks: u32,
-    /// Whether the first packets are the blocks.
+    /// True if the first packets are the blocks.
     is_systematic: bool,
     /// Degree distribution of the sums; `None` for the repair of [`Code::systematic`].
     degrees: Option<Arc<Degrees>>,
 }
 
 impl Code {
-    /// The code over `blocks` blocks.
+    /// Creates the code over `blocks` blocks.
     ///
     /// Errors: 0 blocks or more than [`BLOCKS_MAX`], or parameters out of range.
     pub fn new(blocks: usize, params: &Params) -> Result<Self, ParamsError> {
@@ -49,19 +49,21 @@ impl Code {
         Ok(Self { is_systematic: params.systematic, degrees, ..code })
     }
 
-    /// The code over `blocks` blocks whose first packets are the blocks, in order, and whose
-    /// further packets are repair. Repair is designed to replace any missing blocks, in any number,
-    /// with as few packets as possible. For [`Inactivation`]; peeling rarely succeeds.
+    /// Creates the code over `blocks` blocks whose first packets are the blocks, in order, and
+    /// whose further packets are repair. Repair packets can replace any missing blocks, in any
+    /// number, and are designed for as few packets as possible. Decode with [`Inactivation`];
+    /// peeling rarely succeeds.
     ///
     /// The first repair packet sums all blocks, so that it replaces a single loss. Up to 256
-    /// blocks, the further ones sum half of them. With more blocks, packet n sums 4 k / (n + 1), at
-    /// least 32 and at most half: receivers should get repair in order and from its beginning,
-    /// apart from losses.
+    /// blocks, each further packet sums half of them. With more blocks, packet n sums 4 k / (n +
+    /// 1), at least 32 and at most half. So receivers should get repair packets in order from the
+    /// first one, apart from losses.
     ///
     /// Cost: m missing blocks take m + 1.7 repair packets on average and m + 10 at the 99th
-    /// percentile; m + 3.2 and m + 12 with 500 of 10,000 missing. One missing block takes one. A
-    /// repair packet is a sum of k / 2 blocks; of 227 on average with 50 of 1,000 missing, of 414
-    /// with 500 of 10,000. Errors: 0 blocks or more than [`BLOCKS_MAX`].
+    /// percentile. With 500 of 10,000 blocks missing, they take m + 3.2 and m + 12. One missing
+    /// block takes one packet. A repair packet is a sum of k / 2 blocks; of 227 on average with 50
+    /// of 1,000 missing, of 414 with 500 of 10,000.
+    /// Errors: 0 blocks or more than [`BLOCKS_MAX`].
     pub fn systematic(blocks: usize) -> Result<Self, ParamsError> {
         if !(1..=BLOCKS_MAX).contains(&blocks) {
             return Err(ParamsError::Blocks(blocks));
@@ -73,12 +75,12 @@ impl Code {
     pub const fn blocks(&self) -> usize {
         self.blocks as usize
     }
-    /// Whether the first packets are the blocks, in order.
+    /// Returns true if the first packets are the blocks, in order.
     pub const fn is_systematic(&self) -> bool {
         self.is_systematic
     }
-    /// Mean degree of the packets that are sums; for the repair of [`Code::systematic`] the mean of
-    /// the first k.
+    /// Mean degree of the packets that are sums; for the repair of [`Code::systematic`], the mean
+    /// over the first k repair packets.
     pub fn degree_mean(&self) -> f64 {
         match &self.degrees {
             Some(degrees) => degrees.mean(),
@@ -89,10 +91,10 @@ impl Code {
     /// Writes the blocks summed by packet `id` to `blocks`, replacing its content. Each block
     /// occurs once, in no particular order.
     ///
-    /// Format: the bits are splitmix64's from a state derived from the id; 32 bits for the degree,
-    /// by the distribution's table, and 32 for each block in turn, with duplicates drawn again. In
-    /// a systematic code the first packets are the blocks; `repair.rs` describes the repair of
-    /// [`Code::systematic`].
+    /// Format: a splitmix64 generator with a state derived from the id supplies the bits. 32 bits
+    /// give the degree by the distribution's table, then 32 bits give each block; duplicates are
+    /// drawn again. In a systematic code the first packets are the blocks; `repair.rs` describes
+    /// the repair of [`Code::systematic`].
     pub fn neighbours(&self, id: u32, blocks: &mut Vec<u32>) {
         blocks.clear();
         self.visit(id, |block| blocks.push(block));
@@ -100,7 +102,7 @@ impl Code {
 
     /// Calls `visit` with each block summed by packet `id`.
     fn visit(&self, id: u32, visit: impl FnMut(u32)) {
-        // A bit for each block, on the stack: with fewer blocks there is less to clear.
+        // A bit for each block, on the stack; a smaller table takes less time to clear.
         if self.blocks <= FEW {
             self.draw::<{ FEW as usize / 64 }>(id, visit)
         } else {
@@ -139,11 +141,11 @@ impl Code {
         }
     }
 
-    /// The packet `id` of these blocks, `len` bytes long; shorter blocks count as padded with
-    /// zeros.
+    /// Encodes the packet `id` of these blocks, `len` bytes long; shorter blocks count as padded
+    /// with zeros.
     ///
-    /// Shape: `blocks` has the code's number of blocks. Panics: if the number of blocks is wrong,
-    /// or one is longer than `len`.
+    /// Shape: `blocks` has the code's number of blocks.
+    /// Panics: if the number of blocks is wrong, or a block is longer than `len`.
     pub fn encode<S: Symbol>(&self, blocks: &[S], id: u32, len: usize) -> S {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         let mut neighbours = Vec::new();
@@ -152,12 +154,12 @@ impl Code {
         S::combine(&terms, len)
     }
 
-    /// As [`Code::encode`], over bytes and into `packet`, which has the common length of all
-    /// packets.
+    /// Does the same as [`Code::encode`] over bytes, and writes the packet to `packet`, which has
+    /// the common length of all packets.
     ///
-    /// Shape: `blocks` has the code's number of blocks, each at most as long as the packet. Panics:
-    /// if the number of blocks is wrong, or one is longer. Cost: reads each summed block once;
-    /// allocates nothing.
+    /// Shape: `blocks` has the code's number of blocks, each at most as long as the packet.
+    /// Panics: if the number of blocks is wrong, or a block is longer than the packet.
+    /// Cost: reads each summed block once; allocates nothing.
     ///
     /// ```
     /// use anabranch_codes::lt::{Code, Params};
@@ -193,13 +195,13 @@ impl Code {
     }
 }
 
-/// Maximum number of blocks for which drawn blocks are always marked in a table.
+/// Maximum number of blocks for which a table always marks the drawn blocks.
 const FEW: u32 = 1_024;
-/// With more blocks: maximum degree for which a search of the drawn blocks is cheaper than the
-/// table.
+/// Maximum degree, with more blocks than [`FEW`], for which a search of the drawn blocks is cheaper
+/// than the table.
 const SMALL: usize = 24;
 
-/// splitmix64, 32 bits at a time.
+/// splitmix64, read 32 bits at a time.
 pub(crate) struct Bits {
     state: u64,
     kept: Option<u32>,
@@ -242,15 +244,16 @@ impl Bits {
 pub trait Decoder<S: Symbol> {
     /// Adds a packet; duplicates are ignored. Returns true once all blocks are known.
     ///
-    /// Shape: all packets of a decoder have its length. Panics: if the symbol has another length.
+    /// Shape: all packets of a decoder have the same length.
+    /// Panics: if the symbol has another length.
     fn push(&mut self, id: u32, symbol: S) -> bool;
-    /// Whether all blocks are known.
+    /// Returns true if all blocks are known.
     fn is_complete(&self) -> bool;
-    /// Number of packets added, each id once.
+    /// Number of packets added; duplicates are not counted.
     fn packets(&self) -> usize;
-    /// Minimum number of packets still needed, as far as known.
+    /// Lower bound on the number of packets still needed.
     fn lacks(&self) -> usize;
-    /// The blocks in order, if all are known.
+    /// The blocks in order; `None` unless all are known.
     fn into_blocks(self) -> Option<Vec<S>>;
 }
 

@@ -1,4 +1,4 @@
-//! Small dense matrices over GF(2^8), for plans and decoders, by Gauss and Jordan.
+//! Small dense matrices over GF(2^8), for plans and decoders, by Gauss-Jordan elimination.
 //!
 //! Sized for network codes (tens of rows); each elimination is O(rows * columns * rank) field
 //! operations on bytes. Leaves out: sparse and block methods. Read [`Matrix`] first.
@@ -23,31 +23,31 @@ pub struct Matrix {
     cells: Vec<Gf>,
 }
 
-/// Why two shapes do not fit each other.
+/// Reason why two shapes do not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShapeError {
     /// A row is longer or shorter than the first.
     RaggedRow {
-        /// Its index.
+        /// Index of the row.
         row: usize,
         /// Cells in the first row.
         need: usize,
-        /// Cells in this one.
+        /// Cells in this row.
         got: usize,
     },
     /// The other operand has the wrong number of rows.
     WrongRows {
-        /// Rows that would fit.
+        /// Required number of rows.
         need: usize,
-        /// Rows it has.
+        /// Actual number of rows.
         got: usize,
     },
     /// The other operand has the wrong number of columns.
     WrongColumns {
-        /// Columns that would fit.
+        /// Required number of columns.
         need: usize,
-        /// Columns it has.
+        /// Actual number of columns.
         got: usize,
     },
 }
@@ -66,11 +66,11 @@ impl fmt::Display for ShapeError {
 impl std::error::Error for ShapeError {}
 
 impl Matrix {
-    /// All zeros, `rows` by `columns`; either may be 0.
+    /// The zero matrix of `rows` by `columns`; either number may be 0.
     pub fn zero(rows: usize, columns: usize) -> Self {
         Self { rows, columns, cells: vec![Gf::ZERO; rows * columns] }
     }
-    /// The identity of size `n`.
+    /// The identity matrix of size `n`.
     pub fn identity(n: usize) -> Self {
         let mut matrix = Self::zero(n, n);
         for i in 0..n {
@@ -78,7 +78,7 @@ impl Matrix {
         }
         matrix
     }
-    /// The matrix with these rows of bytes; without rows it is 0 by 0.
+    /// The matrix with these rows of bytes; 0 by 0 without rows.
     ///
     /// Errors: [`ShapeError::RaggedRow`] if the rows' lengths differ.
     pub fn from_rows<R: AsRef<[u8]>>(rows: &[R]) -> Result<Self, ShapeError> {
@@ -94,10 +94,11 @@ impl Matrix {
         Ok(Self { rows: rows.len(), columns, cells })
     }
     /// The Cauchy matrix with cell `1 / (rows + column + row)`: every square submatrix is
-    /// invertible, so any `columns` of the identity's and its rows together decode.
+    /// invertible. So any `columns` rows of this matrix and of the identity together are
+    /// invertible.
     ///
-    /// Errors: `None` if `rows + columns` is above 256, the size of the field. Source: Blömer and
-    /// others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3.
+    /// Errors: `None` if `rows + columns` is above 256, the size of the field.
+    /// Source: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3.
     pub fn cauchy(rows: usize, columns: usize) -> Option<Self> {
         if rows + columns > 256 {
             return None;
@@ -105,7 +106,7 @@ impl Matrix {
         let mut matrix = Self::zero(rows, columns);
         for row in 0..rows {
             for column in 0..columns {
-                // Distinct bytes, so their difference is not zero.
+                // The two bytes are distinct, so their difference is not zero.
                 let difference = Gf((columns + row) as u8) - Gf(column as u8);
                 matrix[(row, column)] = difference.inverse()?;
             }
@@ -120,19 +121,19 @@ impl Matrix {
     pub fn columns(&self) -> usize {
         self.columns
     }
-    /// Row `row`, left to right.
+    /// The cells of row `row`, left to right.
     ///
     /// Panics: if there is no such row.
     pub fn row(&self, row: usize) -> &[Gf] {
         &self.cells[row * self.columns..][..self.columns]
     }
-    /// Rows of bytes, as plans and [`gf_dot_many`](crate::gf_dot_many) take them.
+    /// The rows as bytes, in the form that plans and [`gf_dot_many`](crate::gf_dot_many) need.
     pub fn to_rows(&self) -> Vec<Vec<u8>> {
         (0..self.rows).map(|row| self.row(row).iter().map(|cell| cell.0).collect()).collect()
     }
-    /// Appends `row` at the bottom; the first row of an empty matrix gives it its width.
+    /// Appends `row` at the bottom. The first row of an empty matrix sets the number of columns.
     ///
-    /// Errors: [`ShapeError::WrongColumns`] if its length is not the number of columns.
+    /// Errors: [`ShapeError::WrongColumns`] if the length of `row` is not the number of columns.
     pub fn push_row(&mut self, row: &[Gf]) -> Result<(), ShapeError> {
         if self.rows == 0 {
             self.columns = row.len();
@@ -144,7 +145,7 @@ impl Matrix {
         self.rows += 1;
         Ok(())
     }
-    /// Rows turned into columns.
+    /// The transpose: rows turned into columns.
     pub fn transpose(&self) -> Self {
         let mut result = Self::zero(self.columns, self.rows);
         for row in 0..self.rows {
@@ -156,8 +157,8 @@ impl Matrix {
     }
     /// The product `self * right`.
     ///
-    /// Errors: [`ShapeError::WrongRows`] if the rows of `right` are not as many as the columns of
-    /// `self`.
+    /// Errors: [`ShapeError::WrongRows`] if `right` does not have as many rows as `self` has
+    /// columns.
     pub fn multiply(&self, right: &Self) -> Result<Self, ShapeError> {
         if self.columns != right.rows {
             return Err(ShapeError::WrongRows { need: self.columns, got: right.rows });
@@ -188,36 +189,37 @@ impl Matrix {
         }
         Ok(result)
     }
-    /// Brings the matrix into reduced row echelon form, in place, and returns the pivots' columns,
-    /// ascending.
+    /// Brings the matrix into reduced row echelon form, in place. Returns the columns of the
+    /// pivots, ascending.
     ///
     /// Cost: O(rows * columns * rank).
     pub fn row_reduce(&mut self) -> Vec<usize> {
         self.reduce_within(self.columns)
     }
-    /// The number of independent rows.
+    /// The number of linearly independent rows.
     pub fn rank(&self) -> usize {
         self.clone().row_reduce().len()
     }
-    /// The inverse; `None` if the matrix is not square or not of full rank.
+    /// The inverse; `None` if the matrix is not square or lacks full rank.
     pub fn inverse(&self) -> Option<Self> {
         if self.rows != self.columns {
             return None;
         }
         self.solve(&Self::identity(self.rows)).ok().flatten()
     }
-    /// The `x` with `self * x = right`, one solution for each column of `right`; `None` if there is
+    /// The `x` with `self * x = right`, one solution for each column of `right`. `None` if there is
     /// no solution, or more than one.
     ///
-    /// Shape: `self` may have more rows than columns (an overdetermined system has a solution if
-    /// the rows agree). Errors: [`ShapeError::WrongRows`] if the numbers of rows differ.
+    /// Shape: `self` may have more rows than columns; the system then has a solution if the rows
+    /// are consistent.
+    /// Errors: [`ShapeError::WrongRows`] if the numbers of rows differ.
     pub fn solve(&self, right: &Self) -> Result<Option<Self>, ShapeError> {
         let mut both = self.beside(right)?;
         let pivots = both.reduce_within(self.columns);
         if pivots.len() < self.columns {
             return Ok(None);
         }
-        // All columns have a pivot, so row i now reads: x row i = the right part of row i.
+        // Every column has a pivot, so row i of `x` is now the right part of row i.
         let contradicts =
             (self.columns..self.rows).any(|row| both.row(row)[self.columns..].iter().any(|c| !c.is_zero()));
         if contradicts {
@@ -240,7 +242,7 @@ impl Matrix {
             }
         }
     }
-    /// Row reduction that looks for pivots in the first `width` columns only.
+    /// Reduces rows, and looks for pivots only in the first `width` columns.
     fn reduce_within(&mut self, width: usize) -> Vec<usize> {
         let mut pivots = Vec::new();
         for column in 0..width {
@@ -297,7 +299,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_matrix(rows: usize, columns: usize) -> impl Strategy<Value = Matrix> {
-        // Small values as well as large ones, so that dependent rows occur.
+        // Draws small values as often as arbitrary ones, so that dependent rows occur.
         vec(prop_oneof![0u8..3, any::<u8>()], rows * columns).prop_map(move |cells| Matrix {
             rows,
             columns,
@@ -334,17 +336,17 @@ mod tests {
         }
 
         #[test]
-        fn full_rank_is_a_determinant_other_than_zero(matrix in (1usize..6).prop_flat_map(|n| any_matrix(n, n))) {
+        fn rank_is_full_if_the_determinant_is_not_zero(matrix in (1usize..6).prop_flat_map(|n| any_matrix(n, n))) {
             prop_assert_eq!(matrix.rank() == matrix.rows(), !oracle_determinant(&matrix, 0, 0).is_zero());
         }
 
         #[test]
-        fn rank_of_rows_is_rank_of_columns(matrix in any_shape()) {
+        fn row_rank_equals_column_rank(matrix in any_shape()) {
             prop_assert_eq!(matrix.rank(), matrix.transpose().rank());
         }
 
         #[test]
-        fn solving_gives_back_what_was_multiplied(
+        fn solve_recovers_the_multiplied_matrix(
             (a, x) in (1usize..6, 0usize..3, 1usize..4).prop_flat_map(|(n, extra, width)| {
                 (any_matrix(n + extra, n), any_matrix(n, width))
             })
@@ -357,7 +359,7 @@ mod tests {
         }
 
         #[test]
-        fn reducing_is_idempotent_and_leaves_unit_columns(matrix in any_shape()) {
+        fn row_reduction_is_idempotent_and_leaves_unit_columns(matrix in any_shape()) {
             let mut reduced = matrix.clone();
             let pivots = reduced.row_reduce();
             let mut again = reduced.clone();
@@ -371,7 +373,7 @@ mod tests {
         }
 
         #[test]
-        fn every_square_part_of_a_cauchy_matrix_inverts(picks in proptest::sample::subsequence((0..8usize).collect::<Vec<_>>(), 4)) {
+        fn square_submatrices_of_a_cauchy_matrix_are_invertible(picks in proptest::sample::subsequence((0..8usize).collect::<Vec<_>>(), 4)) {
             let mut systematic = Matrix::identity(4);
             for row in 0..4 {
                 systematic.push_row(Matrix::cauchy(4, 4).unwrap().row(row)).unwrap();
@@ -392,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_do_not_fit_are_refused() {
+    fn mismatched_matrix_shapes_are_refused() {
         let a = Matrix::zero(2, 3);
         assert_eq!(a.multiply(&Matrix::zero(2, 2)), Err(ShapeError::WrongRows { need: 3, got: 2 }));
         assert_eq!(a.solve(&Matrix::zero(3, 1)), Err(ShapeError::WrongRows { need: 2, got: 3 }));
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn cauchy_matrices_end_where_the_field_does() {
+    fn cauchy_matrix_is_limited_by_the_field_size() {
         assert!(Matrix::cauchy(128, 128).is_some());
         assert!(Matrix::cauchy(128, 129).is_none());
     }

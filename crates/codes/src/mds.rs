@@ -1,17 +1,18 @@
-//! A systematic code from which any packets, in the number of blocks, recover the blocks: *maximum
-//! distance separable* (MDS).
+//! A systematic code in which any packets, as many as blocks, recover the blocks: *maximum distance
+//! separable* (MDS).
 //!
-//! The first packets are the blocks, in order; each later one, a *parity*, is a sum of all blocks
-//! with coefficients of GF(2^8). The first parity is plain XOR. With k blocks the first 256 - k
-//! parities are rows of a Cauchy matrix with scaled columns, so that every square submatrix is
-//! invertible. Any number of parities may follow: their coefficients are drawn from the packet's
-//! id, and k packets with some of them fail to decode with a probability of about one in 255.
+//! The first packets are the blocks, in order. Each later packet, a *parity*, is a sum of all
+//! blocks with coefficients of GF(2^8). The first parity is plain XOR. With k blocks, 256 - k
+//! parities (the first ones) are rows of a Cauchy matrix with scaled columns, so that every square
+//! submatrix is invertible. Further parities are possible in any number: their coefficients are
+//! drawn from the packet's id. With such parities, k packets fail to decode with a probability of
+//! about one in 255.
 //!
-//! It is for a small number of blocks and of losses. With many blocks, sparse sums (`lt`) cost
-//! less, and need some packets more.
+//! The code is meant for small numbers of blocks and of losses. With many blocks, sparse sums
+//! (`lt`) cost less, but need a few more packets.
 //!
-//! Source: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995), section 3, for
-//! the matrix. Leaves out: the choice and number of packets to send. Read [`Code`] and
+//! Source for the matrix: Blömer and others, *An XOR-Based Erasure-Resilient Coding Scheme* (1995),
+//! section 3. Leaves out: the choice and number of packets to send. Read [`Code`] and
 //! [`Elimination`] first; [`Unit`] is for senders and receivers of whole units of packets.
 
 mod unit;
@@ -22,7 +23,7 @@ use crate::lt::{Bits, Decoder};
 use crate::{Gf, Matrix, Symbol, gf_dot, gf_mul_add};
 use std::fmt;
 
-/// Maximum number of blocks: the field has an element for each, and one for a parity.
+/// Maximum number of blocks: the field has one element for each block, and one for a parity.
 pub const BLOCKS_MAX: usize = 255;
 /// Number of elements of the field.
 const FIELD: usize = 256;
@@ -30,7 +31,7 @@ const FIELD: usize = 256;
 /// A number of blocks that the code does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlocksError(
-    /// The number.
+    /// The number of blocks.
     pub usize,
 );
 
@@ -41,7 +42,7 @@ impl fmt::Display for BlocksError {
 }
 impl std::error::Error for BlocksError {}
 
-/// The code for a number of blocks. Encoder and decoder must use the same.
+/// The code for a number of blocks. Encoder and decoder must use the same number.
 ///
 /// ```
 /// use anabranch_codes::mds::{Code, Elimination};
@@ -62,7 +63,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// The code over `blocks` blocks.
+    /// Creates the code over `blocks` blocks.
     ///
     /// Errors: 0 blocks or more than [`BLOCKS_MAX`].
     pub fn new(blocks: usize) -> Result<Self, BlocksError> {
@@ -76,9 +77,9 @@ impl Code {
 
     /// The coefficient of each block in the packet `id`.
     ///
-    /// Format: with x = k + n for parity n and y = c for block c, both taken as elements of the
-    /// field, the coefficient is (k + y) / (x + y). Later parities draw theirs with splitmix64 from
-    /// the id, as the degrees of `lt`: 32 bits give four, the lowest byte first.
+    /// Format: for parity n and block c, let x = k + n and y = c, both as elements of the field.
+    /// The coefficient is (k + y) / (x + y). Parities beyond the field draw their coefficients with
+    /// splitmix64 from the id, as `lt` draws degrees: 32 bits give four, the lowest byte first.
     pub fn coefficients(self, id: u32) -> Vec<u8> {
         let blocks = self.blocks();
         let Some(parity) = (id as usize).checked_sub(blocks) else {
@@ -88,7 +89,7 @@ impl Code {
         };
         if blocks + parity < FIELD {
             let (first, x) = (Gf(self.blocks), Gf((blocks + parity) as u8));
-            // Elements of blocks are below the elements of all parities, so no sum is zero.
+            // Elements of blocks are smaller than the elements of all parities, so no sum is zero.
             let of = |y: u8| (first + Gf(y)).div(x + Gf(y)).expect("two elements that differ").0;
             return (0..self.blocks).map(of).collect();
         }
@@ -101,12 +102,12 @@ impl Code {
         drawn
     }
 
-    /// The packet `id` of these blocks, `len` bytes long; shorter blocks count as padded with
-    /// zeros.
+    /// Encodes the packet `id` of these blocks, `len` bytes long; shorter blocks count as padded
+    /// with zeros.
     ///
-    /// Shape: `blocks` has the code's number of blocks. Panics: if the number of blocks is wrong,
-    /// or one is longer than `len`. Cost: a parity reads all blocks once; a block of `len` bytes is
-    /// cloned.
+    /// Shape: `blocks` has the code's number of blocks.
+    /// Panics: if the number of blocks is wrong, or a block is longer than `len`.
+    /// Cost: a parity reads all blocks once; a block of `len` bytes is cloned.
     pub fn encode<S: Symbol>(self, blocks: &[S], id: u32, len: usize) -> S {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         if let Some(block) = blocks.get(id as usize) {
@@ -115,11 +116,11 @@ impl Code {
         S::combine(&terms(&self.coefficients(id), blocks), len)
     }
 
-    /// As [`Code::encode`], over bytes and into `packet`, which has the common length of all
-    /// packets.
+    /// Does the same as [`Code::encode`] over bytes, and writes the packet to `packet`, which has
+    /// the common length of all packets.
     ///
-    /// Shape: `blocks` has the code's number of blocks, each at most as long as the packet. Panics:
-    /// if the number of blocks is wrong, or one is longer.
+    /// Shape: `blocks` has the code's number of blocks, each at most as long as the packet.
+    /// Panics: if the number of blocks is wrong, or a block is longer than the packet.
     pub fn encode_into<B: AsRef<[u8]>>(self, blocks: &[B], id: u32, packet: &mut [u8]) {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the code has");
         let (coefficients, len) = (self.coefficients(id), packet.len());
@@ -138,25 +139,25 @@ impl Code {
     }
 }
 
-/// The blocks with a non-zero coefficient in a sum.
+/// The blocks whose coefficient in a sum is not zero, each with its coefficient.
 fn terms<'a, S>(coefficients: &[u8], symbols: impl IntoIterator<Item = &'a S>) -> Vec<(u8, &'a S)> {
     let all = coefficients.iter().copied().zip(symbols);
     all.filter(|(coefficient, _)| *coefficient != 0).collect()
 }
 
-/// A decoder by elimination of the missing blocks, once there are as many packets as blocks.
+/// A decoder that eliminates the missing blocks once there are as many packets as blocks.
 ///
-/// Cost: packets are only stored before; then m missing blocks take a sum of k symbols each, and
-/// m^3 operations on bytes. Memory is k symbols.
+/// Cost: until then packets are only stored. Then m missing blocks take a sum of k symbols each,
+/// and m^3 operations on bytes. Memory is k symbols.
 #[derive(Clone, Debug)]
 pub struct Elimination<S> {
     code: Code,
     len: usize,
     blocks: Vec<Option<S>>,
     known: usize,
-    /// Parities, each once; and blocks received after the set of missing blocks was fixed.
+    /// Parities, each id once, and blocks received after the set of missing blocks was fixed.
     others: Vec<(u32, S)>,
-    /// Missing blocks, once there were as many packets as blocks.
+    /// Equations for the missing blocks; `None` until there are as many packets as blocks.
     missing: Option<ErasureEquations>,
     is_complete: bool,
 }
@@ -165,12 +166,14 @@ pub struct Elimination<S> {
 #[derive(Clone, Debug)]
 struct ErasureEquations {
     blocks: Vec<usize>,
-    /// Independent rows over them, each with the index of its leading 1; later rows are zero there.
+    /// Independent rows over the missing blocks, each with the index of its leading 1, at which
+    /// later rows are zero.
     rows: Vec<(usize, Vec<Gf>)>,
 }
 
 impl ErasureEquations {
-    /// Whether a packet with these coefficients is linearly independent of the rest.
+    /// Adds the row of a packet with these coefficients. Returns false if it depends linearly on
+    /// earlier rows.
     fn add(&mut self, coefficients: &[u8]) -> bool {
         let mut row: Vec<Gf> = self.blocks.iter().map(|block| Gf(coefficients[*block])).collect();
         for (pivot, other) in &self.rows {
@@ -188,13 +191,13 @@ impl ErasureEquations {
 }
 
 impl<S: Symbol> Elimination<S> {
-    /// A decoder of packets of `len` bytes.
+    /// Creates a decoder for packets of `len` bytes.
     pub fn new(code: Code, len: usize) -> Self {
         let blocks = std::iter::repeat_with(|| None).take(code.blocks()).collect();
         Self { code, len, blocks, known: 0, others: Vec::new(), missing: None, is_complete: false }
     }
 
-    /// Computes the missing blocks from as many independent packets.
+    /// Computes the missing blocks from as many independent packets as there are missing blocks.
     fn solve(&mut self) {
         let Some(ErasureEquations { blocks: missing, .. }) = self.missing.take() else { return };
         let others = std::mem::take(&mut self.others);
@@ -284,7 +287,7 @@ mod tests {
         let mut block = |_| Bytes::from((0..len).map(|_| random.below(256) as u8).collect::<Vec<u8>>());
         (0..blocks).map(&mut block).collect()
     }
-    /// A random selection of ids below `end`, in random order.
+    /// Draws `count` distinct ids below `end`, in random order.
     fn drawn(random: &mut Bits, end: u32, count: usize) -> Vec<u32> {
         let mut ids: Vec<u32> = (0..end).collect();
         (0..ids.len()).for_each(|at| {
@@ -297,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_as_many_packets_as_blocks_give_the_blocks(blocks in 1usize..=BLOCKS_MAX, len in 0usize..40, seed: u32) {
+        fn any_k_distinct_packets_recover_k_blocks(blocks in 1usize..=BLOCKS_MAX, len in 0usize..40, seed: u32) {
             let mut random = Bits::new(seed);
             let (code, data) = (Code::new(blocks).expect("a good number"), data(&mut random, blocks, len));
             let mut decoder = Elimination::new(code, len);
@@ -317,7 +320,7 @@ mod tests {
         }
 
         #[test]
-        fn with_any_ids_few_more_are_enough(blocks in 1usize..=BLOCKS_MAX, lost in 1usize..20, first in 0u32..u32::MAX - 1000, seed: u32) {
+        fn few_extra_packets_suffice_for_drawn_parities(blocks in 1usize..=BLOCKS_MAX, lost in 1usize..20, first in 0u32..u32::MAX - 1000, seed: u32) {
             let mut random = Bits::new(seed);
             let (code, data) = (Code::new(blocks).expect("a good number"), data(&mut random, blocks, 9));
             let mut decoder = Elimination::new(code, 9);
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_block_counts_as_padded_with_zeros() {
+    fn short_block_counts_as_padded_with_zeros() {
         let code = Code::new(3).expect("a good number");
         let (short, whole) = ([&b"some"[..], b"mo", b""], [&b"some"[..], b"mo\0\0", b"\0\0\0\0"]);
         for id in [1, 3, 4, 300] {
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_parity_is_plain_xor() {
+    fn first_parity_is_plain_xor() {
         for blocks in [1, 2, 17, 184, BLOCKS_MAX] {
             let code = Code::new(blocks).expect("a good number");
             assert_eq!(code.coefficients(blocks as u32), vec![1; blocks]);
@@ -353,8 +356,8 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_as_they_always_were() {
-        // A format: clients and servers of different builds must agree.
+    fn parity_coefficients_match_the_recorded_format() {
+        // The coefficients are a wire format: clients and servers of different builds must agree.
         let code = Code::new(5).expect("a good number");
         assert_eq!(code.coefficients(2), [0, 0, 1, 0, 0]);
         assert_eq!(code.coefficients(6), [143, 210, 200, 245, 142]);
@@ -365,7 +368,7 @@ mod tests {
     fn late_block_is_used_as_a_sum() {
         let mut random = Bits::new(1);
         let (code, data) = (Code::new(4).expect("a good number"), data(&mut random, 4, 8));
-        // Drawn parities without block 0.
+        // Drawn parities whose coefficient for block 0 is zero.
         let mut ids = (256u32..).filter(|id| code.coefficients(*id)[0] == 0);
         let mut decoder = Elimination::new(code, 8);
         let mut push = |id: u32| decoder.push(id, code.encode(&data, id, 8));
@@ -379,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_alone_decode_as_bytes_do() {
+    fn lengths_decode_like_bytes() {
         let code = Code::new(10).expect("a good number");
         let mut decoder = Elimination::new(code, 7);
         let complete = (5..15).map(|id| decoder.push(id, code.encode(&[Len(7); 10], id, 7))).last();
@@ -388,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_blocks_have_limits() {
+    fn block_counts_out_of_range_are_refused() {
         assert_eq!(Code::new(0), Err(BlocksError(0)));
         assert!(Code::new(BLOCKS_MAX).is_ok());
         let error = Code::new(256).expect_err("one too many");

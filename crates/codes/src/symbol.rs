@@ -1,4 +1,4 @@
-//! Symbols, the operands of a code: bytes on a wire or lengths in the simulator.
+//! Symbols, the operands of a code: bytes on a wire, or only lengths in the simulator.
 //!
 //! Read [`Symbol`] first, then [`Sums`].
 
@@ -6,7 +6,7 @@ use crate::kernel::Arena;
 use crate::{gf_dot_to_vec, gf_mul_add};
 use anabranch_endpoint::{Bytes, Len, Payload};
 
-/// A payload that can be combined with payloads of its kind.
+/// A payload that can be combined with payloads of the same type.
 ///
 /// ```
 /// use anabranch_codes::Symbol;
@@ -17,19 +17,22 @@ use anabranch_endpoint::{Bytes, Len, Payload};
 /// assert_eq!(Len::combine(&[(1, &Len(4)), (1, &Len(2))], 4), Len(4));
 /// ```
 pub trait Symbol: Payload {
-    /// The sum of the terms, each a coefficient of GF(2^8) and a symbol, `len` bytes long.
+    /// Returns the sum of the terms, `len` bytes long. A term is a coefficient of GF(2^8) and a
+    /// symbol.
     ///
-    /// Shape: a symbol shorter than `len` counts as padded with zeros. No terms make zeros.
-    /// Panics: if a symbol is longer than `len`: its end would be lost.
+    /// Shape: a symbol shorter than `len` counts as padded with zeros. Without terms the sum is
+    /// zero.
+    /// Panics: if a symbol is longer than `len`, since its end would be lost.
     /// Cost: one term with coefficient 1 and of length `len` is cloned, not copied.
     fn combine(terms: &[(u8, &Self)], len: usize) -> Self;
 
-    /// Computes sums of `symbols`, each `len` bytes long, one after the other, and returns the
-    /// slots' symbols.
+    /// Computes the sums over `symbols` in order, and returns the symbol of each slot. All sums are
+    /// `len` bytes long.
     ///
     /// Shape: `symbols` has the number of symbols given to [`Sums::new`], each `len` bytes long.
-    /// Panics: if the number of symbols is wrong, one is longer, or a slot is a term of its sum.
-    /// Cost: over bytes no allocation per sum, and one for all slots.
+    /// Panics: if the number of symbols is wrong, a symbol is longer than `len`, or a slot is a
+    /// term of the sum that it receives.
+    /// Cost: over bytes, one allocation for all slots.
     fn run(sums: &Sums, symbols: &[Self], len: usize) -> Vec<Self> {
         check_count(sums, symbols);
         let mut places: Vec<Self> = vec![Self::combine(&[], len); sums.places];
@@ -47,9 +50,10 @@ pub trait Symbol: Payload {
     }
 }
 
-/// Sums to compute one after the other, of given symbols and of earlier sums.
+/// Sums to compute in order, over given symbols and earlier sums.
 ///
-/// Terms are numbers: first the symbols, then the slots of sums, which are initially zero.
+/// A term is a number. The symbols have the first numbers, then the slots of the sums, which are
+/// initially zero.
 ///
 /// ```
 /// use anabranch_codes::{Sums, Symbol};
@@ -72,14 +76,14 @@ pub struct Sums {
 #[derive(Copy, Clone, Debug)]
 struct PlannedSum {
     place: u32,
-    /// Whether to add to the slot's content.
+    /// True to add to the slot's content, false to replace it.
     adds: bool,
-    /// End of its terms.
+    /// End of the sum's terms in `Sums::terms`.
     end: u32,
 }
 
 impl Sums {
-    /// No sums yet, over `symbols` symbols.
+    /// Creates an empty list of sums over `symbols` symbols.
     pub const fn new(symbols: usize) -> Self {
         Self { symbols, places: 0, sums: Vec::new(), terms: Vec::new() }
     }
@@ -88,20 +92,21 @@ impl Sums {
         self.sums.reserve(sums);
         self.terms.reserve(terms);
     }
-    /// Sets the slot with this number to the sum of `terms`. Without terms it is zero.
+    /// Sets the slot numbered `place` to the sum of `terms`. Without terms it becomes zero.
     ///
-    /// Panics: if the number is a symbol's. A slot that is a term of its sum panics when the sums
-    /// are run.
+    /// Panics: if `place` is the number of a symbol. If the slot is among the terms, running
+    /// the sums panics.
     pub fn set(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
         self.terms.extend(terms);
         self.end_sum(place, false);
     }
-    /// As [`Sums::set`], but adds to the slot's symbol.
+    /// Does the same as [`Sums::set`], but adds to the slot's content.
     pub fn add(&mut self, place: u32, terms: impl IntoIterator<Item = u32>) {
         self.terms.extend(terms);
         self.end_sum(place, true);
     }
-    /// As [`Sums::set`] with `first` and the marked terms, without a branch for each.
+    /// Does the same as [`Sums::set`] with `first` and the marked terms, without a branch for each
+    /// term.
     pub(crate) fn set_some(
         &mut self,
         place: u32,
@@ -129,7 +134,8 @@ impl Sums {
     pub const fn terms(&self) -> usize {
         self.terms.len()
     }
-    /// For each sum its slot, counted from the first, whether it adds, and its terms.
+    /// The sums in order: the index of the slot, true if the sum is added to the slot, and the
+    /// terms.
     fn iter(&self) -> impl Iterator<Item = (usize, bool, &[u32])> + '_ {
         let mut start = 0;
         self.sums.iter().map(move |sum| {
@@ -145,7 +151,7 @@ fn check_count<S>(sums: &Sums, symbols: &[S]) {
     assert!(want == got, "{got} symbols: must be {want}, as many as the sums are of");
 }
 
-/// Panics if a symbol is too long, which a coder's plan rules out.
+/// Panics if a symbol is too long; the plan of a coder prevents that.
 fn check_lengths<S: Payload>(terms: &[(u8, &S)], len: usize) {
     for (index, (_, symbol)) in terms.iter().enumerate() {
         assert!(symbol.len() <= len, "symbol {index} has {} bytes: must have at most {len}", symbol.len());
@@ -172,8 +178,8 @@ impl Symbol for Bytes {
         {
             return symbol.clone();
         }
-        // The usual case, all of full length, is one call. A shorter symbol ends inside the sum and
-        // is added to its beginning.
+        // In the usual case all inputs have the full length, and one call suffices. A shorter
+        // symbol is added only to the beginning of the sum.
         let (mut coefficients, mut inputs): (Vec<u8>, Vec<&[u8]>) =
             (Vec::with_capacity(terms.len()), Vec::with_capacity(terms.len()));
         for (coefficient, symbol) in terms.iter().filter(|(_, symbol)| symbol.len() == len) {
@@ -207,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_combine_as_if_padded_with_zeros(
+        fn short_symbols_combine_as_if_padded_with_zeros(
             terms in vec((any::<u8>(), prop_oneof![vec(any::<u8>(), 0..300), vec(any::<u8>(), 300)]), 0..6)
         ) {
             let symbols: Vec<(u8, Bytes)> = terms.into_iter().map(|(c, bytes)| (c, Bytes::from(bytes))).collect();
@@ -221,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn lengths_combine_as_bytes_do(lens in vec(0usize..50, 0..5)) {
+        fn lengths_combine_like_bytes(lens in vec(0usize..50, 0..5)) {
             let bytes: Vec<Bytes> = lens.iter().map(|&n| Bytes::from(vec![1; n])).collect();
             let byte_terms: Vec<(u8, &Bytes)> = bytes.iter().map(|symbol| (3, symbol)).collect();
             let phantoms: Vec<Len> = lens.iter().map(|&n| Len(n)).collect();
@@ -231,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whole_term_with_coefficient_one_is_not_copied() {
+    fn single_full_term_with_coefficient_one_is_not_copied() {
         let symbol = Bytes::from(vec![5; 1000]);
         assert_eq!(Bytes::combine(&[(1, &symbol)], 1000).as_ptr(), symbol.as_ptr());
         assert_ne!(Bytes::combine(&[(2, &symbol)], 1000).as_ptr(), symbol.as_ptr());
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_longer_than_the_sum_is_refused() {
+    fn symbol_longer_than_the_sum_is_refused() {
         fn panics<T>(call: fn() -> T) -> bool {
             std::panic::catch_unwind(call).is_err()
         }

@@ -1,16 +1,16 @@
-//! Clocks of a machine, by their numbers, and their times at which stretched time begins. Read
+//! Clocks of a machine by their numbers, and their times at which stretching starts. Read
 //! [`Clock`].
 
-/// A clock, by what it counts from. Coarse kinds are as their fine ones.
+/// A clock, identified by its origin. A coarse clock counts as the corresponding fine clock.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Time since boot without sleep.
+    /// Time since boot, without the time in suspend.
     Monotonic,
     /// Time since 1970.
     Realtime,
-    /// Time since boot.
+    /// Time since boot, including the time in suspend.
     Boottime,
-    /// Time since boot by the hardware.
+    /// Time since boot by the hardware, without corrections of the rate.
     Raw,
     /// Atomic time since 1970.
     Tai,
@@ -19,7 +19,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// A clock by its number (clock_gettime(2)); `None` for a device's.
+    /// Returns the clock with this number (clock_gettime(2)); `None` for a device's clock.
     pub fn of(id: libc::clockid_t) -> Option<Self> {
         match id {
             libc::CLOCK_MONOTONIC | libc::CLOCK_MONOTONIC_COARSE => Some(Self::Monotonic),
@@ -30,15 +30,15 @@ impl Clock {
             libc::CLOCK_MONOTONIC_RAW => Some(Self::Raw),
             libc::CLOCK_TAI => Some(Self::Tai),
             libc::CLOCK_PROCESS_CPUTIME_ID | libc::CLOCK_THREAD_CPUTIME_ID => Some(Self::Cpu),
-            // Of negative numbers the lowest two bits are 3 for devices, else the kind of processor
-            // time.
+            // In negative numbers, the lowest two bits are 3 for devices; other values are kinds of
+            // processor time.
             id if id < 0 && id & 3 != 3 => Some(Self::Cpu),
             _ => None,
         }
     }
 }
 
-/// Times of the clocks at which stretched and real time are the same.
+/// Times of the clocks at which stretched and real time are equal.
 ///
 /// Units: nanoseconds.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct Bases {
 }
 
 impl Bases {
-    /// The clocks' present times.
+    /// The current times of the clocks.
     pub fn now() -> Self {
         Self::read(|id| {
             let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -66,7 +66,7 @@ impl Bases {
         })
     }
 
-    /// The times that a function returns for the clocks' numbers.
+    /// The times that `clock` returns for the clocks' numbers.
     ///
     /// Units: nanoseconds.
     pub fn read(mut clock: impl FnMut(libc::clockid_t) -> i64) -> Self {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_clocks_are_told_apart() {
+    fn clock_numbers_map_to_their_clocks() {
         for (id, clock) in [
             (libc::CLOCK_MONOTONIC_COARSE, Some(Clock::Monotonic)),
             (libc::CLOCK_REALTIME, Some(Clock::Realtime)),

@@ -1,12 +1,13 @@
-//! Whether a program loads libraries: the part of its file (ELF) that says so.
+//! Whether a program loads libraries, from its ELF file.
 //!
-//! Source: elf(5); System V ABI, chapter 5 (program header, dynamic section). Leaves out: 32 bits, sections. Read [`linkage`].
+//! Source: elf(5); System V ABI, chapter 5 (program header, dynamic section). Leaves out: 32-bit
+//! programs, sections. Read [`linkage`].
 
-/// Most program headers that are looked at.
+/// Maximum number of program headers that are read.
 const HEADERS_MAX: u16 = 512;
-/// Most entries of the dynamic section that are looked at.
+/// Maximum number of entries of the dynamic section that are read.
 const DYNAMIC_MAX: usize = 4_096;
-/// Longest name of a library that is looked at.
+/// Maximum length of a library's name that is read.
 const NAME_BYTES_MAX: usize = 256;
 
 const HEADER_BYTES: usize = 64;
@@ -19,20 +20,20 @@ const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 
-/// How a program meets the C library.
+/// Whether a program loads the C library.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Linkage {
-    /// It loads the C library.
+    /// The program loads the C library.
     Libc,
-    /// It loads libraries, but not this one.
+    /// The program loads libraries, but not the C library.
     Other,
-    /// It loads none.
+    /// The program loads no libraries.
     Static,
-    /// It is of another word length or byte order.
+    /// The program has another word length or byte order.
     Foreign,
 }
 
-/// A part of the file that a header names.
+/// A part of the file, described by a program header.
 struct Segment {
     kind: u32,
     offset: u64,
@@ -40,9 +41,10 @@ struct Segment {
     bytes: u64,
 }
 
-/// Reads a program's linkage. `read` takes an offset and a number of bytes, and returns fewer at the file's end.
+/// Reads a program's linkage. `read` gets an offset and a number of bytes, and returns fewer bytes
+/// at the end of the file.
 ///
-/// `None` for files that are no ELF or are damaged.
+/// `None` for files that are not ELF or are damaged.
 pub(crate) fn linkage(read: &mut dyn FnMut(u64, usize) -> Option<Vec<u8>>) -> Option<Linkage> {
     let header = read(0, HEADER_BYTES)?;
     if header.get(..4)? != b"\x7fELF" {
@@ -110,7 +112,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Reads from memory.
+/// Reads the linkage of a file in memory.
 fn linkage_of(file: &[u8]) -> Option<Linkage> {
     linkage(&mut |at, bytes| {
         let rest = file.get(usize::try_from(at).ok()?..)?;
@@ -118,7 +120,7 @@ fn linkage_of(file: &[u8]) -> Option<Linkage> {
     })
 }
 
-/// See [`crate::exercise_elf`].
+/// Implementation of [`crate::exercise_elf`].
 pub(crate) fn exercise(bytes: &[u8]) -> bool {
     linkage_of(bytes) == Some(Linkage::Libc)
 }
@@ -128,7 +130,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A program of three segments: an interpreter if there is one, all of the file, and the dynamic section, which needs `library`.
+    /// A program with up to three segments: an optional interpreter, the whole file, and the
+    /// dynamic section, which requires `library`.
     fn program(has_interpreter: bool, library: &str) -> Vec<u8> {
         const ADDRESS: u64 = 0x1000;
         let table = (HEADER_BYTES + 3 * PROGRAM_HEADER_BYTES) as u64;
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart_by_what_they_load() {
+    fn programs_are_distinguished_by_the_libraries_they_load() {
         assert_eq!(linkage_of(&program(true, "libc.so.6")), Some(Linkage::Libc));
         assert_eq!(linkage_of(&program(true, "libm.so.6")), Some(Linkage::Other));
         assert_eq!(linkage_of(&program(false, "libc.so.6")), Some(Linkage::Static));
@@ -172,10 +175,10 @@ mod tests {
         assert_eq!(linkage_of(b"#!/bin/sh\n"), None);
     }
 
-    /// The corpus is of a machine with the low byte first.
+    /// The corpus is of a little-endian machine.
     #[cfg(target_endian = "little")]
     #[test]
-    fn the_corpus_is_read_as_its_names_say() {
+    fn elf_corpus_is_read_as_its_names_say() {
         anabranch_testing::replay("dilate_elf", exercise);
     }
 

@@ -1,7 +1,9 @@
-//! Time dilation of programs: its arithmetic, the variables that turn it on, and which programs it reaches.
+//! Time dilation of programs: its arithmetic, the variables that enable it, and the check whether a
+//! program supports it.
 //!
-//! Under a factor of 20 a second of a program takes 20 seconds of the machine. A network that is emulated at a twentieth of its rates then
-//! looks to the program as fast as the real one. The library to preload is the room `preload-dilate`; this room is for the launcher.
+//! Under a factor of 20, one second of a program takes 20 seconds of the machine. A network that is
+//! emulated at a twentieth of its rates then appears to the program as fast as the real network.
+//! The crate `preload-dilate` is the library to preload; this crate is for the launcher.
 //!
 //! ```no_run
 //! # // no_run: it starts a program under a library that is built apart.
@@ -15,8 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Source: Gupta and others, *To Infinity and Beyond: Time-Warped Network Emulation* (NSDI 2006), section 2. Leaves out: the kernel's share
-//! of dilation (docs/circuit.md). Read [`ProgramTime`].
+//! Source: Gupta and others, *To Infinity and Beyond: Time-Warped Network Emulation* (NSDI 2006),
+//! section 2. Leaves out: dilation of the kernel's timers (docs/circuit.md). Read [`ProgramTime`].
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a driver: it reads clocks, files and the environment")]
@@ -33,7 +35,8 @@ pub use program_time::{BASE_VARIABLE, EnvironmentError, FACTOR_VARIABLE, Program
 /// File name of the library to preload.
 pub const LIBRARY: &str = "libanabranch_preload_dilate.so";
 
-/// Reads bytes as a program's file, for the fuzz target. True if the library can stretch its time.
+/// Exercise for the fuzz target: reads bytes as a program's file. Returns true if the library can
+/// stretch the program's time.
 #[doc(hidden)]
 pub fn exercise_elf(bytes: &[u8]) -> bool {
     elf::exercise(bytes)

@@ -1,4 +1,4 @@
-//! Whether a program's time can be stretched, before it is started. Read [`check_program`].
+//! Check before a program's start whether its time can be stretched. Read [`check_program`].
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -9,20 +9,21 @@ use std::path::{Path, PathBuf};
 
 use crate::elf::{Linkage, linkage};
 
-/// Most interpreters in a row: a script's, that one's own; the kernel takes as many (execve(2)).
+/// Maximum number of interpreters in a chain: a script's, that interpreter's own, and so on, as in
+/// the kernel (execve(2)).
 const INTERPRETERS_MAX: usize = 5;
-/// Longest first line of a script that is looked at (execve(2)).
+/// Maximum length in bytes of a script's first line that is read (execve(2)).
 const LINE_BYTES_MAX: usize = 255;
-/// Bits of a file by which it runs with another user's or group's rights.
+/// Mode bits of a file that runs with another user's or group's rights.
 const SET_ID: u32 = 0o6000;
 
-/// Why a program's time cannot be stretched.
+/// Reason why a program's time cannot be stretched.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// No such program in the folders of `PATH`.
+    /// The folders in `PATH` contain no such program.
     NotFound {
-        /// Its name.
+        /// Name of the program.
         name: String,
     },
     /// The file cannot be read.
@@ -32,12 +33,12 @@ pub enum ProgramError {
         /// The system's reason.
         error: io::Error,
     },
-    /// The file is no program.
+    /// The file is not a program.
     NotAProgram {
         /// The file.
         path: PathBuf,
     },
-    /// The program is linked statically, as Go's are: it loads no library.
+    /// The program is statically linked, like Go's programs, so it loads no library.
     Static {
         /// The file.
         path: PathBuf,
@@ -47,17 +48,17 @@ pub enum ProgramError {
         /// The file.
         path: PathBuf,
     },
-    /// The program is of another word length or byte order than the library.
+    /// The program has another word length or byte order than the library.
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// The program runs with another user's rights, so the loader preloads nothing.
+    /// The program runs with another user's rights, so the loader preloads no library.
     SetId {
         /// The file.
         path: PathBuf,
     },
-    /// The program's file has capabilities (capabilities(7)), so the loader preloads nothing.
+    /// The program's file has capabilities (capabilities(7)), so the loader preloads no library.
     Capabilities {
         /// The file.
         path: PathBuf,
@@ -97,15 +98,16 @@ impl std::error::Error for ProgramError {
     }
 }
 
-/// Checks that the library reaches a program: a path, or a name to look for in the folders of `PATH`. Of a script its interpreter is checked; a
-/// script that runs `env NAME` is checked by that name.
+/// Checks that the library can stretch a program's time. `name` is a path, or a name to look up in
+/// the folders of `PATH`. For a script, its interpreter is checked; for a script that runs `env
+/// NAME`, the program `NAME`.
 ///
-/// Errors: see [`ProgramError`]. Programs that this one starts are not looked at.
+/// Errors: see [`ProgramError`]. Programs that this program starts are not checked.
 pub fn check_program(name: &Path) -> Result<(), ProgramError> {
     check_program_of(name, is_root())
 }
 
-/// [`check_program`] for root or for another user.
+/// Does the same as [`check_program`], for root or for another user.
 fn check_program_of(name: &Path, is_root: bool) -> Result<(), ProgramError> {
     let mut path = find(name)?;
     for _ in 0..INTERPRETERS_MAX {
@@ -150,11 +152,11 @@ fn check_program_of(name: &Path, is_root: bool) -> Result<(), ProgramError> {
 }
 
 fn is_root() -> bool {
-    // SAFETY: it takes and changes nothing.
+    // SAFETY: the call has no arguments and changes no state.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Whether a file has capabilities. False where the file system has none.
+/// Returns true if a file has capabilities; false if the file system does not support them.
 fn has_capabilities(file: &File) -> bool {
     let name = c"security.capability";
     // SAFETY: the descriptor is open and the name ends with a zero; without a buffer the kernel
@@ -162,7 +164,7 @@ fn has_capabilities(file: &File) -> bool {
     unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// The file of a program.
+/// Finds the file of a program.
 fn find(name: &Path) -> Result<PathBuf, ProgramError> {
     if name.as_os_str().as_bytes().contains(&b'/') {
         return Ok(name.to_owned());
@@ -174,7 +176,7 @@ fn find(name: &Path) -> Result<PathBuf, ProgramError> {
     found.ok_or_else(|| ProgramError::NotFound { name: name.display().to_string() })
 }
 
-/// Fills a buffer as far as the file goes.
+/// Fills a buffer, up to the end of the file. Returns the number of bytes.
 fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
@@ -188,7 +190,7 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     Ok(length)
 }
 
-/// The program that runs a script with this first line; `None` if it is no script.
+/// The program that runs a script with this first line; `None` if the file is not a script.
 fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_with_more_rights_are_refused_but_to_root() {
+    fn programs_with_more_rights_are_refused_except_for_root() {
         let path = std::env::temp_dir().join(format!("anabranch-dilate-{}", std::process::id()));
         std::fs::copy(std::env::current_exe().expect("it runs"), &path).expect("room for a copy");
         let check = |is_root| check_program_of(&path, is_root).map_err(|error| error.to_string());
@@ -227,7 +229,7 @@ mod tests {
         let value = [0x0200_0001u32, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
         let name = std::ffi::CString::new(path.as_os_str().as_bytes()).expect("no zero");
         let attribute = c"security.capability";
-        // SAFETY: both names end with a zero, and the value is as long as it is said to be.
+        // SAFETY: both names end with a zero, and the value has the stated length.
         let set = unsafe {
             libc::setxattr(name.as_ptr(), attribute.as_ptr(), value.as_ptr().cast(), value.len(), 0)
         };

@@ -1,18 +1,19 @@
-//! A program's time: its arithmetic, and the two variables of the environment by which it is set.
+//! A program's time: its arithmetic, and the two environment variables that set it.
 //!
-//! Times are nanoseconds of 64 bits: 292 years, as the kernel's. Results past that stay at its end.
-//! Read [`ProgramTime`].
+//! Times are nanoseconds in 64 bits, which last 292 years, as in the kernel. Larger results
+//! saturate. Read [`ProgramTime`].
 
 use crate::clocks::{Bases, Clock};
 use anabranch_units::Dilation;
 
-/// The environment's name of the factor: a whole number from 1 to [`Dilation::MAX`].
+/// Environment variable of the factor: a whole number from 1 to [`Dilation::MAX`].
 pub const FACTOR_VARIABLE: &str = "ANABRANCH_DILATION";
-/// The environment's name of the base: five times in nanoseconds between commas, in the order of
-/// [`Bases`].
+/// Environment variable of the base: five times in nanoseconds, separated by commas, in the order
+/// of [`Bases`].
 pub const BASE_VARIABLE: &str = "ANABRANCH_DILATION_BASE";
 
-/// Time stretched by a factor from a base on, the same for all programs of an experiment.
+/// Time that is stretched by a factor, starting at a base, the same for all programs of an
+/// experiment.
 ///
 /// ```
 /// use anabranch_dilate::{Bases, Clock, ProgramTime};
@@ -33,18 +34,18 @@ pub struct ProgramTime {
     bases: Bases,
 }
 
-/// Why a variable cannot be used.
+/// Reason why a variable is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// The factor is no number, or out of range.
+    /// The factor is not a number, or is out of range.
     Factor {
-        /// The value.
+        /// Value of the variable.
         value: String,
     },
     /// The base is not five numbers.
     Base {
-        /// The value.
+        /// Value of the variable.
         value: String,
     },
 }
@@ -66,17 +67,17 @@ impl std::fmt::Display for EnvironmentError {
 impl std::error::Error for EnvironmentError {}
 
 impl ProgramTime {
-    /// Stretches time from these times on.
+    /// Stretches time, starting at these times.
     pub fn new(dilation: Dilation, bases: Bases) -> Self {
         Self { dilation, bases }
     }
 
-    /// Stretches time from now on.
+    /// Stretches time, starting now.
     pub fn now(dilation: Dilation) -> Self {
         Self::new(dilation, Bases::now())
     }
 
-    /// Reads the values of both variables.
+    /// Parses the values of both variables.
     ///
     /// Errors: see [`EnvironmentError`].
     pub fn read(factor: &str, base: &str) -> Result<Self, EnvironmentError> {
@@ -97,27 +98,27 @@ impl ProgramTime {
         Ok(Self { dilation, bases })
     }
 
-    /// Reads the value of [`FACTOR_VARIABLE`].
+    /// Parses the value of [`FACTOR_VARIABLE`].
     ///
-    /// Errors: no whole number, or one out of range.
+    /// Errors: a value that is not a whole number, or is out of range.
     pub fn read_factor(factor: &str) -> Result<Dilation, EnvironmentError> {
         let number = factor.parse::<u32>().ok().and_then(|factor| Dilation::try_from(factor).ok());
         number.ok_or_else(|| EnvironmentError::Factor { value: factor.to_owned() })
     }
 
-    /// The variables and their values.
+    /// Names and values of the variables.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         let Bases { monotonic_ns, realtime_ns, boottime_ns, raw_ns, tai_ns } = self.bases;
         let base = format!("{monotonic_ns},{realtime_ns},{boottime_ns},{raw_ns},{tai_ns}");
         [(FACTOR_VARIABLE, self.dilation.to_string()), (BASE_VARIABLE, base)]
     }
 
-    /// Real seconds in a stretched one.
+    /// The factor: real seconds for each stretched second.
     pub fn dilation(&self) -> Dilation {
         self.dilation
     }
 
-    /// Times at which stretched and real time are the same.
+    /// Times at which stretched and real time are equal.
     pub fn bases(&self) -> Bases {
         self.bases
     }
@@ -126,7 +127,7 @@ impl ProgramTime {
         self.dilation.factor().into()
     }
 
-    /// The program's time at a real one, rounded down.
+    /// The program's time at the real time `real_ns`, rounded down.
     pub fn dilated(&self, clock: Clock, real_ns: i64) -> i64 {
         let base = self.bases.of(clock);
         base.saturating_add(real_ns.saturating_sub(base).div_euclid(self.factor()))
@@ -138,13 +139,13 @@ impl ProgramTime {
         base.saturating_add(dilated_ns.saturating_sub(base).saturating_mul(self.factor()))
     }
 
-    /// Real length of a duration of the program.
+    /// Real length of a duration in the program's time.
     pub fn stretched(&self, dilated_ns: i64) -> i64 {
         dilated_ns.saturating_mul(self.factor())
     }
 
-    /// Length in the program's time of a real duration, rounded up: what is left of a wait is not
-    /// nothing.
+    /// Length in the program's time of a real duration, rounded up, so that the remaining time of a
+    /// wait does not become zero.
     pub fn shrunk(&self, real_ns: i64) -> i64 {
         let whole = real_ns / self.factor();
         whole + i64::from(real_ns % self.factor() > 0)
@@ -159,7 +160,7 @@ mod tests {
     const CLOCKS: [Clock; 6] =
         [Clock::Monotonic, Clock::Realtime, Clock::Boottime, Clock::Raw, Clock::Tai, Clock::Cpu];
 
-    /// Bases of up to 146 years.
+    /// Draws times with bases of up to 146 years.
     fn times() -> impl Strategy<Value = ProgramTime> {
         (1..=Dilation::MAX.factor(), prop::array::uniform5(0..i64::MAX / 2)).prop_map(|(factor, ns)| {
             let [monotonic_ns, realtime_ns, boottime_ns, raw_ns, tai_ns] = ns;
@@ -186,8 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// A wait until an instant ends when the clock shows it, and not a nanosecond earlier: up
-        /// to 53 days from the base.
+        /// A wait until an instant ends when the clock shows that instant, and not a nanosecond
+        /// earlier, up to 53 days from the base.
         #[test]
         fn waits_end_exactly_when_the_clock_shows_their_end(
             time in times(), clock in 0usize..6, after in -(1i64 << 52)..1 << 52,
@@ -199,9 +200,9 @@ mod tests {
             prop_assert!(time.dilated(clock, real - 1) < at);
         }
 
-        /// A wait too long for the clock ends late and never early.
+        /// A wait that is too long for the clock ends late, and never early.
         #[test]
-        fn waits_past_the_end_of_time_stay_there(time in times(), clock in 0usize..6, at: i64) {
+        fn waits_beyond_the_maximum_time_never_end_early(time in times(), clock in 0usize..6, at: i64) {
             let clock = CLOCKS[clock];
             let base = time.bases.of(clock);
             prop_assert!(at < base || time.real(clock, at) >= at);
@@ -221,20 +222,20 @@ mod tests {
         }
 
         #[test]
-        fn a_rest_is_nothing_only_if_nothing_is_left(time in times(), rest in 0..i64::MAX) {
+        fn remaining_time_is_zero_only_if_none_is_left(time in times(), rest in 0..i64::MAX) {
             let shrunk = time.shrunk(rest);
             prop_assert!(time.stretched(shrunk) >= rest);
             prop_assert_eq!(shrunk == 0, rest == 0);
         }
 
         #[test]
-        fn variables_read_back_are_the_same(time in times()) {
+        fn variables_read_back_equal(time in times()) {
             let [(_, factor), (_, base)] = time.variables();
             prop_assert_eq!(ProgramTime::read(&factor, &base), Ok(time));
         }
 
         #[test]
-        fn any_text_is_read_or_refused(factor: String, base: String) {
+        fn random_variable_values_never_panic(factor: String, base: String) {
             let _ = ProgramTime::read(&factor, &base);
         }
     }

@@ -1,10 +1,10 @@
 //! The forwarder's load and lateness: `cargo run --release -p anabranch-emu --example
 //! forwarder_load`.
 //!
-//! Prints one JSON object per case: a UDP flood of 1,500-byte packets over an unlimited link
-//! (packets per second of the forwarder's processor time), and 100 Mbit/s of TCP over a 5 ms link,
-//! with the machine otherwise idle and with all processors kept busy, each with the forwarder ahead
-//! of ordinary threads and as one of them.
+//! Prints one JSON object per case. One case is a UDP flood of 1,500-byte packets over an unlimited
+//! link (packets per second of the forwarder's processor time). The other is 100 Mbit/s of TCP over
+//! a 5 ms link. Each case runs with the machine otherwise idle and with all processors busy, and
+//! with the forwarder at elevated and at ordinary priority.
 
 #![allow(
     clippy::disallowed_methods,

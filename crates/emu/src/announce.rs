@@ -1,4 +1,4 @@
-//! Announcements of flows to the control of emulated circuits.
+//! Announcements of flows to the control of an emulated hybrid switch.
 //!
 //! Read [`EmulationHandle::announce`].
 
@@ -7,11 +7,11 @@ use crate::{EmuError, EmulationHandle};
 use anabranch_units::{ByteCount, FlowKey};
 
 impl EmulationHandle {
-    /// Announces to the circuits' control that `flow` has `bytes` to send for `coflow`, in all.
-    /// Forwarded bytes are subtracted, and the connection's end cancels the rest.
+    /// Announces to the circuits' control that `flow` has `bytes` to send in total for `coflow`.
+    /// Forwarded bytes are subtracted; the end of the connection cancels the remaining bytes.
     ///
-    /// Errors: circuits that follow no announcements, no such connection between two racks, an
-    /// emulation that has ended.
+    /// Errors: the circuits follow no announcements; no such connection between two racks is open;
+    /// the emulation has ended.
     /// Cost: one wake-up of the forwarder; blocks until it answers.
     pub fn announce(&self, flow: FlowKey, coflow: &str, bytes: ByteCount) -> Result<(), EmuError> {
         let coflow = coflow.to_owned();

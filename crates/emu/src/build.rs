@@ -1,13 +1,14 @@
-//! Namespaces: a forked helper creates them, hands their descriptors over, and stays as a watchdog.
+//! Namespaces: a forked helper creates them, passes their descriptors to its parent, and stays as a
+//! watchdog.
 //!
 //! A process with several threads cannot enter a user namespace, and a library cannot ask its
-//! program to restart. So [`build`] forks a helper with one thread: it enters a user namespace if
-//! needed, then creates a network namespace for each site, configures it, and sends the descriptors
-//! back. No namespace has a name, so the kernel removes it with its last process and descriptor,
-//! however this process ends.
+//! program to restart. So [`build`] forks a helper with one thread. The helper enters a user
+//! namespace if needed, then creates and configures a network namespace for each site, and sends
+//! the descriptors back. No namespace has a name, so the kernel removes it with its last process
+//! and descriptor, however this process ends.
 //!
-//! The helper then waits for its parent to close the socket or to die, kills everything that still
-//! runs in the namespaces (background programs, too), and ends.
+//! The helper then waits for its parent to close the socket or to die. It kills all processes in
+//! the namespaces (background programs, too), and ends.
 
 use std::io::{Error, Write as _};
 use std::net::Ipv4Addr;
@@ -26,17 +27,17 @@ use crate::sys;
 /// Name of the network device in every site.
 pub(crate) const DEVICE: &str = "ab0";
 
-/// Data that the helper needs, prepared before it forks.
+/// Data that the helper needs, prepared before the fork.
 #[derive(Debug)]
 pub(crate) struct BuildPlan {
     pub sites: Vec<SitePlan>,
     pub prefix: u8,
     pub mtu: u32,
     pub device_queue_packets: u32,
-    /// Path below `/proc/sys/net`, value, and whether the emulation is refused when it cannot be
-    /// set.
+    /// Settings: path below `/proc/sys/net`, value, and true if the emulation is refused when the
+    /// value cannot be set.
     pub settings: Vec<(String, String, bool)>,
-    /// True if TCP acknowledges each segment at once.
+    /// True if TCP acknowledges every segment immediately.
     pub quick_ack: bool,
 }
 
@@ -51,11 +52,11 @@ pub(crate) struct SitePlan {
 pub(crate) struct SiteFds {
     pub namespace: Namespace,
     pub tun: OwnedFd,
-    /// `/proc/net/dev` of the namespace.
+    /// The file `/proc/net/dev` of the namespace.
     pub device_counters: OwnedFd,
 }
 
-/// The namespaces, and the helper. Dropping it kills all programs in the namespaces.
+/// The namespaces and their helper. Dropping the value kills all programs in the namespaces.
 #[derive(Debug)]
 pub(crate) struct BuiltNetwork {
     pub user_namespace: Option<Namespace>,
@@ -65,7 +66,7 @@ pub(crate) struct BuiltNetwork {
     pub watchdog: Watchdog,
 }
 
-/// The helper as its parent holds it.
+/// The parent's handle of the helper process.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     pid: libc::pid_t,
@@ -79,7 +80,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Makes the namespaces of `plan`.
+/// Creates the namespaces of `plan`.
 pub(crate) fn build(
     plan: &BuildPlan,
     isolation: Isolation,
@@ -122,7 +123,7 @@ pub(crate) fn build(
                 let error = Error::from_raw_os_error(errno);
                 return Err(BuildFailure { isolation, step, site, error });
             }
-            // The helper died, or the kernel had no room for a descriptor here.
+            // The helper died, or this process had no free number for a descriptor.
             _ => {
                 let error =
                     Error::other("the helper process ended early, or too few file descriptors are allowed");
@@ -132,7 +133,7 @@ pub(crate) fn build(
     }
 }
 
-/// Longest name of a congestion control (TCP_CA_NAME_MAX).
+/// Maximum length of a congestion control's name (`TCP_CA_NAME_MAX`).
 const NAME_MAX: usize = 16;
 
 /// A message from the helper to its parent.
@@ -140,7 +141,7 @@ const NAME_MAX: usize = 16;
 enum Note {
     UserNamespace,
     Site,
-    /// All sites are there; TCP in them uses this congestion control (padded with zeros).
+    /// All sites are configured. The name, padded with zeros, is their TCP's congestion control.
     Done {
         congestion_control: [u8; NAME_MAX],
     },
@@ -191,15 +192,17 @@ impl Note {
     }
 }
 
-/// Retries of a connection that no program holds. Set to the minimum at the end; otherwise such
-/// connections keep their namespace for minutes, and longer with a longer RTO.
+/// Setting for the number of retransmissions of a connection that no program holds. The helper sets
+/// the minimum at the end; otherwise such connections keep their namespace for minutes, and longer
+/// with a longer RTO.
 const ORPHAN_RETRIES: &str = "/proc/sys/net/ipv4/tcp_orphan_retries";
 
-/// Namespaces as the helper has made them.
+/// Namespaces that the helper has created.
 #[derive(Default)]
 struct CreatedNamespaces {
     inodes: Vec<u64>,
-    /// [`ORPHAN_RETRIES`] of each namespace. The file does not hold the namespace.
+    /// The file [`ORPHAN_RETRIES`] of each namespace. An open file does not keep the namespace
+    /// alive.
     orphan_retries: Vec<std::fs::File>,
 }
 
@@ -219,7 +222,7 @@ fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: li
             let _ = sys::send_with_fds(socket, &Note::Failed { step, errno, site }.encode(), &[]);
         }
     }
-    // The parent never sends; this returns when it closes its end or dies.
+    // The parent never sends, so this returns when the parent closes its end or dies.
     let _ = sys::receive_with_fds(socket, &mut [0; 1]);
     made.orphan_retries.iter_mut().for_each(|file| drop(file.write_all(b"1")));
     kill_all_in(&made.inodes, parent);
@@ -242,8 +245,8 @@ fn make(
     if isolation == Isolation::UserNamespace {
         let (uid, gid) = sys::effective_ids();
         let user = Namespace::unshare(Kind::User).map_err(at(BuildStep::UnshareUser))?;
-        // user_namespaces(7): without privileges, one id maps to one id, and only once setgroups is
-        // denied.
+        // user_namespaces(7): an unprivileged process may map one id to one id, and only after it
+        // has denied setgroups.
         std::fs::write("/proc/self/setgroups", "deny").map_err(at(BuildStep::MapIds))?;
         std::fs::write("/proc/self/uid_map", format!("0 {uid} 1")).map_err(at(BuildStep::MapIds))?;
         std::fs::write("/proc/self/gid_map", format!("0 {gid} 1")).map_err(at(BuildStep::MapIds))?;
@@ -262,7 +265,7 @@ fn make(
     Ok(())
 }
 
-/// Sets up the network namespace that this process is in.
+/// Configures the network namespace of this process.
 fn make_site(plan: &BuildPlan, site: &SitePlan, namespace: Namespace) -> StepResult<SiteFds> {
     tun::check().map_err(at(BuildStep::OpenTun))?;
     let tun = tun::open(DEVICE).map_err(at(BuildStep::MakeTun))?;
@@ -272,7 +275,7 @@ fn make_site(plan: &BuildPlan, site: &SitePlan, namespace: Namespace) -> StepRes
             result.map_err(at(BuildStep::Setting))?;
         }
     }
-    // The parent gets the error number alone.
+    // The parent receives only the error number.
     let with_number =
         |error: NetlinkError| error.raw_os_error().map_or_else(|| error.into(), Error::from_raw_os_error);
     set_up_devices(plan, site).map_err(|error| (BuildStep::Interface, with_number(error)))?;
@@ -294,7 +297,7 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
     let prefix = Prefix { address: site.address.into(), bits: plan.prefix };
     rtnetlink.add_address(Address { device, prefix })?;
     if plan.quick_ack {
-        // Replaces the route that the kernel added with the address.
+        // Replaces the route that the kernel has added with the address.
         let network =
             u32::from(site.address) & u32::MAX.checked_shl(32 - u32::from(plan.prefix)).unwrap_or(0);
         rtnetlink.set_route(&Route {
@@ -307,18 +310,18 @@ fn set_up_devices(plan: &BuildPlan, site: &SitePlan) -> Result<(), NetlinkError>
             protocol: libc::RTPROT_KERNEL,
         })?;
     }
-    // On the loopback device, so that the kernel never chooses one of these addresses as a source.
+    // The addresses are on the loopback device, so that the kernel never chooses one as a source.
     for &address in &site.link_addresses {
         rtnetlink.add_address(Address { device: LOOPBACK, prefix: Prefix::host(address.into()) })?;
     }
     Ok(())
 }
 
-/// Kills every process in one of our network namespaces, until there is none.
+/// Kills every process in our network namespaces, and repeats until there is none.
 fn kill_all_in(inodes: &[u64], parent: libc::pid_t) {
     let me = std::process::id() as libc::pid_t;
-    // A program that forks faster than we look could outrun one look; a thousand looks are two
-    // seconds.
+    // A program that forks faster than one pass over the processes could escape. A thousand passes
+    // take two seconds.
     for _ in 0..1_000 {
         let mut found = false;
         let Ok(entries) = std::fs::read_dir("/proc") else { return };

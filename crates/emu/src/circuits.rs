@@ -1,9 +1,9 @@
-//! Days, weeks and rates of a hybrid switch, as the sites see them by the machine's clock.
+//! Days, weeks and rates of a hybrid switch, as the sites observe them by the machine's clock.
 //!
-//! The fabric knows the meant times of all packets; a site gets each packet when the emulator hands
-//! it over. So days are measured here from the first to the last packet that a site got by a
-//! circuit, and include the emulator's lateness. A packet's hops tell its network: a circuit is one
-//! link, the packet network two.
+//! The fabric computes the intended arrival of every packet; a site gets each packet when the
+//! emulator hands it over. So a day is measured from the first to the last packet that a site
+//! received by a circuit, and includes the emulator's lateness. The hops of a packet show its
+//! network: a circuit is one link, the packet network two.
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
 //! §2.3.5. Read [`CircuitFigures`] first.
@@ -15,60 +15,61 @@ use anabranch_sim::circuits::CircuitSchedule;
 use anabranch_units::{ByteCount, Duration, Instant, LinkId, SiteId};
 use serde::Serialize;
 
-/// Means and standard deviations over the circuits of all pairs, in emulated time. A figure without
-/// values is `None`.
+/// Means and standard deviations over the circuits of all pairs, in emulated time. A figure is
+/// `None` without values.
 ///
-/// A day lasts from its first packet to its last, the first one's transmission included; so it is
-/// the switch's day only where packets wait all day.
+/// A day lasts from the start of its first packet's transmission to the arrival of its last packet.
+/// So a measured day equals the switch's day only if packets are queued all day.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CircuitFigures {
-    /// Bytes by circuits since the start.
+    /// Bytes sent by circuits since the start.
     pub circuit_bytes: u64,
-    /// Bytes by the packet network since the start.
+    /// Bytes sent by the packet network since the start.
     pub packet_network_bytes: u64,
-    /// Days with at least two packets.
+    /// Number of measured days, each with at least two packets.
     pub days: u64,
-    /// Length of a day.
+    /// Mean length of a day, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_mean: Option<f64>,
-    /// Standard deviation of the day.
+    /// Standard deviation of a day's length, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub day_us_sd: Option<f64>,
-    /// Time between the beginnings of a pair's days in two weeks that follow each other.
+    /// Mean time in microseconds between the starts of a pair's day in two consecutive weeks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_mean: Option<f64>,
-    /// Standard deviation of the week.
+    /// Standard deviation of a week's length, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub week_us_sd: Option<f64>,
-    /// Rate of a circuit in its day.
+    /// Mean rate of a circuit during its day, in Gbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_mean: Option<f64>,
-    /// Standard deviation of the circuits' rate.
+    /// Standard deviation of the circuits' rates, in Gbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_gbps_sd: Option<f64>,
-    /// Rate of the packet network to a rack: over a day and its night, or over a week if circuits
-    /// follow demand.
+    /// Mean rate of the packet network to a rack, in Gbit/s. Averaged over windows of a day and its
+    /// night, or of a week if circuits follow demand.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_mean: Option<f64>,
-    /// Standard deviation of the packet network's rate.
+    /// Standard deviation of the packet network's rate, in Gbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_gbps_sd: Option<f64>,
-    /// Weeks of circuits that follow demand, whose `days` are not measured. `None` for a fixed
-    /// timetable.
+    /// Figures of the weeks of circuits that follow demand; their days are not measured. `None` for
+    /// a fixed timetable.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleFigures>,
 }
 
-/// A hybrid switch in place of a site's switch. Its ports are the site's links, in their order.
+/// Options of a hybrid switch in place of a site's switch. Its ports are the site's links, in the
+/// same order.
 #[derive(Clone, Debug)]
 pub struct CircuitOptions {
-    /// The site.
+    /// The site whose switch is replaced.
     pub site: SiteId,
-    /// Networks, queues and timetable.
+    /// Networks, queues and timetable of the switch.
     pub settings: CircuitSettings,
-    /// Form in which hosts see the marks of `settings.mark_ahead`.
+    /// Form in which hosts see the marks of [`CircuitSettings::mark_ahead`].
     pub mark: CircuitMark,
-    /// The weeks that follow demand, in place of the settings' timetable. `None` keeps that.
+    /// Weeks that follow demand, in place of the settings' timetable. `None` keeps that timetable.
     pub schedule: Option<CircuitSchedule>,
 }
 
@@ -78,12 +79,12 @@ pub(crate) struct Circuits {
     pub switch: CircuitSwitch,
     pub mark: CircuitMark,
     pub observer: CircuitObserver,
-    /// The weeks that follow demand, and the rack of each site.
+    /// Weeks that follow demand, and the rack of each site.
     pub schedule: Option<(CircuitSchedule, Vec<Option<u16>>)>,
 }
 
 impl Circuits {
-    /// The hybrid switch at a site, whose ports are the site's links.
+    /// Creates the hybrid switch at a site, whose ports are the site's links.
     pub(crate) fn at(
         topology: &Topology,
         switching: &[Switching],
@@ -93,7 +94,7 @@ impl Circuits {
         let next = |from: SiteId, to: SiteId| switching[from.index()].next[to.index()].first().copied();
         let rack = |to| links.iter().position(|own| Some(*own) == next(site, to)).map(|rack| rack as u16);
         let rack_of: Vec<Option<u16>> = topology.site_ids().map(rack).collect();
-        // A dead end or a loop counts as the number of sites.
+        // A dead end or a loop counts as the number of sites, at most 255.
         let links_between = |from: SiteId, to: SiteId| {
             let way = std::iter::successors(next(from, to), |link| next(topology.link(*link).to, to));
             way.take(topology.sites().len()).count().min(u8::MAX.into()) as u8
@@ -109,7 +110,7 @@ impl Circuits {
     }
 }
 
-/// Mean and standard deviation of values that are not kept.
+/// Running mean and standard deviation; the values are not stored.
 #[derive(Copy, Clone, Debug, Default)]
 struct RunningStats {
     count: u64,
@@ -118,8 +119,10 @@ struct RunningStats {
 }
 
 impl RunningStats {
-    /// Source: Welford, Technometrics 4 (1962), as Knuth, *The Art of Computer Programming*, vol.
-    /// 2, section 4.2.2 has it.
+    /// Records one value.
+    ///
+    /// Source: Welford, Technometrics 4 (1962), as in Knuth, *The Art of Computer Programming*,
+    /// vol. 2, section 4.2.2.
     fn record(&mut self, value: f64) {
         self.count += 1;
         let apart = value - self.mean;
@@ -147,7 +150,7 @@ impl RunningStats {
     }
 }
 
-/// Bytes by circuit in one day of a pair.
+/// Bytes sent by circuit in one day of a pair.
 #[derive(Copy, Clone, Debug)]
 struct Day {
     week: u64,
@@ -155,37 +158,38 @@ struct Day {
     last_at: Instant,
     bytes: u64,
     first_bytes: u32,
-    /// False for a slot's first day, which can have begun before it was looked at.
+    /// False for a slot's first day, which may have started before the measurement.
     is_whole: bool,
 }
 
 /// A slot of the timetable in which a pair has its circuit.
 #[derive(Clone, Debug)]
 struct DaySlot {
-    /// Beginning within the week.
+    /// Start within the week.
     begin: Duration,
     /// The slot's latest day. `None` before its first packet.
     day: Option<Day>,
 }
 
-/// Bytes to one rack by the packet network, in windows of equal length.
+/// Bytes to one rack over the packet network, in windows of equal length.
 #[derive(Copy, Clone, Debug, Default)]
 struct Downlink {
-    /// Number of the window. `None` before the first packet.
+    /// Number of the current window. `None` before the first packet.
     window: Option<u64>,
     bytes: u64,
-    /// False for the first window, which can have begun before it was looked at.
+    /// False for the first window, which may have started before the measurement.
     is_whole: bool,
 }
 
-/// An observer of the packets that a hybrid switch's sites get.
+/// Observer of the packets that the sites of a hybrid switch receive.
 #[derive(Debug)]
 pub(crate) struct CircuitObserver {
     settings: CircuitSettings,
     /// Rack of each site. `None` for a switch.
     rack_of: Vec<Option<u16>>,
     racks: usize,
-    /// Links from site to site outside the hybrid switch, at `source * sites + destination`.
+    /// Number of links from site to site outside the hybrid switch, at `source * sites +
+    /// destination`.
     links: Vec<u8>,
     /// Days of each pair of racks, at `source * racks + destination`.
     pairs: Vec<Vec<DaySlot>>,
@@ -233,7 +237,8 @@ impl CircuitObserver {
         }
     }
 
-    /// Records a packet that its site received at `now`, and should have received at `meant`.
+    /// Records a packet that its site received at `now`, and should have received at `meant`. The
+    /// difference is the emulator's lateness.
     pub(crate) fn handle(&mut self, now: Instant, meant: Instant, meta: &PacketMeta) {
         let sites = self.rack_of.len();
         let rack = |site: u16| self.rack_of.get(usize::from(site)).copied().flatten().map(usize::from);
@@ -252,7 +257,7 @@ impl CircuitObserver {
         let (week, into) = (entered_ps / period.as_ps(), Duration::from_ps(entered_ps % period.as_ps()));
         let slots = &mut self.pairs[pair];
         let found = slots.iter().rposition(|slot| slot.begin <= into);
-        // The last packets of a week's last day arrive in the next week.
+        // The last packets of a week's last day may arrive in the next week.
         let Some((index, week)) =
             found.map(|index| (index, week)).or_else(|| slots.len().checked_sub(1).zip(week.checked_sub(1)))
         else {
@@ -299,7 +304,8 @@ impl CircuitObserver {
             Downlink { window: Some(window), bytes: bytes.into(), is_whole: downlink.window.is_some() };
     }
 
-    /// The figures since the start or the last call, and the weeks' figures.
+    /// Returns the figures since the start or the last call, and resets them; `schedule` is
+    /// included.
     pub(crate) fn take(
         &mut self,
         counters: CircuitCounters,
@@ -342,7 +348,8 @@ mod tests {
     const DAY: Duration = Duration::from_us(180);
     const WEEK: Duration = Duration::from_us(600);
 
-    /// Four racks of one site each, two links apart outside the switch.
+    /// An observer of four racks with one site each, whose sites are two links apart outside the
+    /// switch.
     fn observer() -> CircuitObserver {
         let settings = CircuitSettings {
             circuit_rate: BitRate::gbps(80),
@@ -363,7 +370,8 @@ mod tests {
         meta
     }
 
-    /// Four weeks of a full circuit to rack 3, whose day is the week's last, each packet `late`.
+    /// Figures after four weeks of a full circuit to rack 3 in the week's last day. Each packet is
+    /// late by `late` of its number.
     fn filled(late: impl Fn(u64) -> Duration) -> CircuitFigures {
         let mut observer = observer();
         for week in 0..4 {
@@ -373,14 +381,14 @@ mod tests {
                 observer.handle(meant + late(number), meant, &packet(3, 3));
             }
         }
-        // Opens another day, which ends the fourth.
+        // The next week's first packet starts another day, which ends the fourth.
         let meant = Instant::ZERO + WEEK * 4 + Duration::from_us(452);
         observer.handle(meant, meant, &packet(3, 3));
         observer.take(CircuitCounters::default(), None)
     }
 
     #[test]
-    fn full_days_on_time_have_the_timetables_lengths() {
+    fn full_punctual_days_have_the_lengths_in_the_timetable() {
         let figures = filled(|_| Duration::ZERO);
         assert_eq!(figures.days, 3);
         let close = |value: Option<f64>, to: f64| value.is_some_and(|value| (value - to).abs() < 1e-6);
@@ -398,7 +406,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn zeros_at_once_equal_single_zeros(
+        fn record_zeros_equals_repeated_zero_records(
             values in prop::collection::vec(0.0f64..100.0, 0..20), count in 0u64..500, next in 0.0f64..100.0
         ) {
             let (mut at_once, mut single) = (RunningStats::default(), RunningStats::default());
@@ -431,9 +439,9 @@ mod tests {
     }
 
     #[test]
-    fn packet_network_is_told_by_its_hops() {
+    fn packet_network_is_recognised_by_its_hops() {
         let mut observer = observer();
-        // A packet each 7.2 us fills 10 Gbit/s.
+        // A packet every 7.2 us fills 10 Gbit/s.
         for number in 0..200 {
             let at = Instant::ZERO + Duration::from_ns(7_200) * number;
             observer.handle(at, at, &packet(2, 4));

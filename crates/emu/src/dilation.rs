@@ -2,48 +2,48 @@
 //!
 //! Under a dilation of F every rate of the emulated network is F times lower in real time, and
 //! every delay, day and night F times longer. The fabric, the hosts' programs and all reports count
-//! *emulated* time, so settings and figures are the undilated network's. [`Clock`] is the one place
-//! where the machine's clock is converted. The kernel's TCP counts real time:
-//! [`settings`] stretches the clocks that a site can set by itself.
+//! *emulated* time, so settings and figures have the undilated network's values. Only [`Clock`]
+//! converts the machine's clock. The kernel's TCP counts real time: [`settings`] stretches the
+//! timers that a site can set.
 //!
 //! Source: Gupta et al., *To Infinity and Beyond: Time-Warped Network Emulation* (NSDI 2006);
 //! Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.3.3.
-//! Leaves out: the clocks of unmodified programs, delayed ACK, the first and the longest RTO,
+//! Leaves out: the clocks of unmodified programs; delayed ACK, the initial and the maximum RTO, and
 //! CUBIC's epoch ([`unstretched`]). Read [`settings`] first.
 
 use anabranch_units::{Dilation, Duration, Instant};
 use std::time::Instant as WallInstant;
 
-/// Clocks of the kernel's TCP that a site can set, by their paths below `/proc/sys/net`, and their
+/// Timers of the kernel's TCP that a site can set: their paths below `/proc/sys/net`, and their
 /// values without dilation.
 ///
 /// Source: Documentation/networking/ip-sysctl.rst of Linux 6.18.
 const STRETCHED: [(&str, u64); 2] =
     [("ipv4/tcp_comp_sack_delay_ns", 1_000_000), ("ipv4/tcp_comp_sack_slack_ns", 100_000)];
-/// Window of the least round trip in seconds, and the longest that the kernel takes: a day, longer
-/// than any run.
+/// Path, default and maximum in seconds of the window of the minimum RTT. The kernel's maximum, a
+/// day, is longer than any run.
 const MIN_RTT_WINDOW: (&str, u64, u64) = ("ipv4/tcp_min_rtt_wlen", 300, 86_400);
-/// Least retransmission timeout, in microseconds of real time.
+/// Path of the minimum retransmission timeout, in microseconds of real time.
 const RTO_MIN: &str = "ipv4/tcp_rto_min_us";
-/// The kernel's least retransmission timeout.
+/// The kernel's default minimum retransmission timeout.
 pub(crate) const RTO_MIN_DEFAULT: Duration = Duration::from_ms(200);
 /// Largest value of [`RTO_MIN`], a C `int`.
 const RTO_MIN_US_MAX: u64 = i32::MAX as u64;
-/// The kernel's `tcp_tso_rtt_log`: bursts grow as the round trip falls below 2^9 us.
+/// The kernel's default of `tcp_tso_rtt_log`: bursts grow when the RTT is below 2^9 us.
 const TSO_RTT_LOG: u32 = 9;
-/// The kernel's delayed ACK.
+/// The kernel's minimum delay of a delayed ACK.
 const DELAYED_ACK: Duration = Duration::from_ms(40);
-/// The kernel's first retransmission timeout.
+/// The kernel's initial retransmission timeout.
 const RTO_INITIAL: Duration = Duration::from_secs(1);
 
-/// Paths below `/proc/sys/net` and values that stretch the clocks of a site's TCP. Empty
+/// Paths below `/proc/sys/net` and values that stretch the timers of a site's TCP. Empty
 /// without dilation.
 pub(crate) fn settings(dilation: Dilation) -> Vec<(String, String)> {
     if dilation == Dilation::NONE {
         return Vec::new();
     }
     let factor = u64::from(dilation.factor());
-    // The nearest power of two.
+    // The logarithm of the factor, rounded to the nearest integer.
     let tso_rtt_log = TSO_RTT_LOG + f64::from(dilation.factor()).log2().round() as u32;
     let stretched = STRETCHED.map(|(path, value)| (path.to_owned(), (value * factor).to_string()));
     let rto_min = rto_min(dilation, RTO_MIN_DEFAULT).expect("200 ms times the largest dilation is 205 s");
@@ -53,18 +53,18 @@ pub(crate) fn settings(dilation: Dilation) -> Vec<(String, String)> {
     [rto_min, tso_rtt_log, window].into_iter().chain(stretched).collect()
 }
 
-/// The setting for a least retransmission timeout of `least` in emulated time. The kernel
-/// rounds up to its ticks.
+/// The setting for a minimum retransmission timeout of `least` in emulated time. The kernel rounds
+/// the value up to its ticks.
 ///
-/// Errors: the longest that it can be.
+/// Errors: `least` is too long; the error is the maximum, in emulated time.
 pub(crate) fn rto_min(dilation: Dilation, least: Duration) -> Result<(String, String), Duration> {
     let us = dilation.real(least).as_micros();
     let most = Duration::from_us(RTO_MIN_US_MAX / u64::from(dilation.factor()));
     if us <= u128::from(RTO_MIN_US_MAX) { Ok((RTO_MIN.to_owned(), us.to_string())) } else { Err(most) }
 }
 
-/// Kernel clocks that count real time in runs with this congestion control, each with its
-/// length in emulated time. Empty without dilation.
+/// Kernel timers that count real time in runs with this congestion control, each with its duration
+/// in emulated time. Empty without dilation.
 pub fn unstretched(dilation: Dilation, congestion_control: &str, quick_ack: bool) -> Vec<String> {
     if dilation == Dilation::NONE {
         return Vec::new();
@@ -83,7 +83,7 @@ pub fn unstretched(dilation: Dilation, congestion_control: &str, quick_ack: bool
 /// The clock of an emulation.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Clock {
-    /// The beginning of emulated time.
+    /// Real time at which emulated time starts.
     pub started: WallInstant,
     pub dilation: Dilation,
 }
@@ -98,7 +98,7 @@ impl Clock {
         Instant::ZERO + self.dilation.emulated(self.started.elapsed())
     }
 
-    /// Real time until `at`, zero if it has passed.
+    /// Real time until the emulated time `at`; zero if `at` has passed.
     pub(crate) fn until(&self, at: Instant) -> std::time::Duration {
         let real = self.dilation.real(at.saturating_since(Instant::ZERO));
         real.saturating_sub(self.started.elapsed())
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(of("ipv4/tcp_tso_rtt_log"), Some("13"));
         assert_eq!(of("ipv4/tcp_comp_sack_delay_ns"), Some("20000000"));
         assert_eq!(of("ipv4/tcp_min_rtt_wlen"), Some("6000"));
-        // The kernel refuses a window of more than a day.
+        // The kernel refuses a window longer than a day.
         let window = super::settings(Dilation::MAX).into_iter().find(|(path, _)| path.ends_with("wlen"));
         assert!(window.is_some_and(|(_, value)| value.parse::<u64>().is_ok_and(|s| s <= 86_400)));
     }

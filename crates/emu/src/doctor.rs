@@ -1,4 +1,4 @@
-//! Checks whether this machine can emulate, with the fix for each thing that is missing.
+//! Checks whether this machine can emulate, with the fix for each missing requirement.
 
 use anabranch_units::Finding;
 use std::io::ErrorKind;
@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use crate::build::{self, BuildPlan, SitePlan};
 use crate::{EmulationOptions, Isolation, error, sys};
 
-/// Checks everything that an emulation needs. Creates namespaces as a test, and removes them.
+/// Checks all requirements of an emulation. Creates namespaces as a test, and removes them.
 pub fn doctor() -> Vec<Finding> {
     vec![
         tun(),
@@ -80,7 +80,7 @@ fn congestion_controls() -> Finding {
     Finding::new("congestion controls", ok, detail, fix)
 }
 
-/// Socket buffer with which a UDP program on a 1 Gbit/s link survives a pause of 30 ms.
+/// Socket buffer in bytes with which a UDP program on a 1 Gbit/s link survives a pause of 30 ms.
 const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
 
 fn socket_buffer(name: &'static str) -> Finding {
@@ -99,7 +99,7 @@ fn cpus() -> Finding {
     Finding::new("processors", count >= 2, count.to_string(), fix)
 }
 
-/// A deadline cannot be met better than this.
+/// Maximum resolution of the clock in nanoseconds: no deadline can be met more precisely.
 const CLOCK_RESOLUTION_NS_MAX: u64 = 1_000;
 
 fn clock() -> Finding {
@@ -116,13 +116,14 @@ fn open_files() -> Finding {
     let soft = limits
         .lines()
         .find_map(|l| l.strip_prefix("Max open files")?.split_whitespace().next()?.parse::<u64>().ok());
-    // Three per site and some for the programs' own.
+    // Three descriptors per site, and further ones for the programs' own files.
     let ok = soft.is_none_or(|n| n >= 256);
     let detail = soft.map_or("unlimited or unknown".to_owned(), |n| n.to_string());
     Finding::new("open files", ok, detail, "ulimit -n 4096")
 }
 
-/// Time dilation stretches the least retransmission timeout of each site.
+/// Checks for the setting of each site's minimum retransmission timeout, which time dilation
+/// stretches.
 fn kernel_clocks() -> Finding {
     let rto_min = sysctl("net.ipv4.tcp_rto_min_us");
     let detail = rto_min.as_ref().map_or_else(

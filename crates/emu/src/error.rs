@@ -1,11 +1,12 @@
-//! Errors of the emulator, each with the thing that is missing and how to get it.
+//! Errors of the emulator, each with the missing right or device and how to get it.
 
 use std::io::{Error, ErrorKind};
 
 use anabranch_fabric::{CircuitError, PortError};
 use anabranch_units::{FlowKey, LinkId, SiteId};
 
-/// Maximum open connections between racks, both directions counted. Later ones have no demand.
+/// Maximum number of open connections between racks, both directions counted. Further connections
+/// have no demand.
 pub(crate) const CONNECTIONS_MAX: usize = 65_536;
 
 /// Reason why there is no emulation, or why a request failed.
@@ -14,14 +15,14 @@ pub(crate) const CONNECTIONS_MAX: usize = 65_536;
 pub enum EmuError {
     /// The topology has more sites or links than an emulation can have, or no site.
     Size {
-        /// Kind of the items, too many or too few.
+        /// Kind of the items that are too many or too few.
         what: &'static str,
         /// Number of items.
         got: usize,
-        /// The most there may be.
+        /// Maximum number of items.
         limit: usize,
     },
-    /// An option has a value that it cannot have.
+    /// An option has an invalid value.
     Option {
         /// Name of the setting.
         name: &'static str,
@@ -30,27 +31,28 @@ pub enum EmuError {
         /// Permitted values.
         allowed: &'static str,
     },
-    /// A link has settings that no port can have.
+    /// A link has invalid settings for a port.
     Link {
         /// The link.
         link: LinkId,
         /// Reason.
         error: PortError,
     },
-    /// The switch of circuits has settings that it cannot have.
+    /// The switch of circuits has invalid settings.
     Circuit(CircuitError),
     /// The topology has no such link.
     UnknownLink {
-        /// The link asked for.
+        /// The requested link.
         link: LinkId,
         /// Number of links.
         links: usize,
     },
-    /// Namespaces could not be created in the one permitted way.
+    /// Namespaces could not be created in the only permitted way.
     Build(BuildFailure),
-    /// Namespaces could not be made, neither with our own privileges nor in a user namespace.
+    /// Namespaces could not be created, neither with the process's own privileges nor in a user
+    /// namespace.
     NoIsolation {
-        /// Failure with our own privileges.
+        /// Failure with the process's own privileges.
         root: BuildFailure,
         /// Failure in a user namespace.
         user: BuildFailure,
@@ -71,7 +73,7 @@ pub enum EmuError {
         /// Reason.
         error: Error,
     },
-    /// An announcement of demand that does not count.
+    /// An announcement of demand was refused.
     Announce(AnnounceError),
     /// A thread of the emulator could not be started.
     Thread(Error),
@@ -79,7 +81,7 @@ pub enum EmuError {
     Ended,
 }
 
-/// A mistake in an announcement of demand.
+/// Reason for the refusal of an announcement of demand.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnnounceError {
@@ -111,41 +113,41 @@ impl std::error::Error for AnnounceError {}
 pub enum Isolation {
     /// Network namespaces made with the process's own privileges (CAP_SYS_ADMIN and CAP_NET_ADMIN).
     Root,
-    /// Network namespaces inside a user namespace, which needs no privileges where the machine
-    /// allows it.
+    /// Network namespaces inside a user namespace, which needs no privileges if the machine permits
+    /// it.
     UserNamespace,
 }
 
-/// A step in making the namespaces that failed.
+/// A failed step in the creation of the namespaces.
 #[derive(Debug)]
 pub struct BuildFailure {
-    /// Way that was tried.
+    /// Kind of namespaces that was tried.
     pub isolation: Isolation,
     /// The step that failed.
     pub step: BuildStep,
-    /// Site in which it happened, if in one.
+    /// Site in which the step failed; `None` if no site was involved.
     pub site: Option<SiteId>,
     /// The kernel's error.
     pub error: Error,
 }
 
-/// Steps in making the namespaces.
+/// Steps in the creation of the namespaces.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BuildStep {
     /// Start the helper process, or exchange descriptors with it.
     Fork,
-    /// Make a user namespace.
+    /// Create a user namespace.
     UnshareUser,
-    /// Become root inside it.
+    /// Become root inside the user namespace.
     MapIds,
-    /// Make a network namespace.
+    /// Create a network namespace.
     UnshareNet,
     /// Open `/dev/net/tun`.
     OpenTun,
-    /// Make a TUN device.
+    /// Create a TUN device.
     MakeTun,
-    /// Give the device its size and addresses and bring it up.
+    /// Set the device's MTU and addresses, and bring the device up.
     Interface,
     /// Write a setting below `/proc/sys/net`.
     Setting,
@@ -291,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_step_is_found_by_its_number() {
+    fn build_steps_decode_from_their_numbers() {
         for step in BuildStep::ALL {
             assert_eq!(BuildStep::ALL[step as usize], step);
         }

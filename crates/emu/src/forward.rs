@@ -1,9 +1,9 @@
 //! The forwarder: a thread that carries packets between the sites' devices and the fabric, under
 //! the real clock.
 //!
-//! The thread sleeps until a device is readable or a packet may leave a wire, runs the fabric up to
-//! now, and writes arrived packets. Lateness on one hop does not add to the next: the fabric
-//! computes with the intended times.
+//! The thread sleeps until a device is readable or a packet may leave a link, advances the fabric
+//! to the current time, and writes arrived packets. Lateness on one hop does not add to the next
+//! hop, because the fabric computes with the intended times.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -47,7 +47,7 @@ pub(crate) struct Figures {
     pub scheduling: Scheduling,
 }
 
-/// Arguments at the start of the forwarder.
+/// Arguments for the start of the forwarder.
 pub(crate) struct Setup {
     pub routes: Routes,
     pub tuns: Vec<OwnedFd>,
@@ -70,18 +70,18 @@ struct Delivery {
     /// Lateness of deliveries, in emulated time.
     lateness: Histogram,
     refused: u64,
-    /// Bodies to use again.
+    /// Packet buffers for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// Bodies kept for use again.
+/// Maximum number of packet buffers kept for reuse.
 const SPARE_MAX: usize = 256;
-/// Packets read from one device before the others get their turn.
+/// Maximum number of packets read from one device before the next device is read.
 const BATCH: usize = 32;
-/// Largest packet that a device can hand over.
+/// Maximum size in bytes of a packet from a device.
 const PACKET_MAX: usize = 65_536;
 
-/// A site at the edge of the fabric: arriving packets are written to its device.
+/// A site at the edge of the fabric: packets that arrive are written to its device.
 struct SiteNode {
     tun: RawFd,
     delivery: Rc<RefCell<Delivery>>,
@@ -124,22 +124,22 @@ impl Node for SiteNode {
     }
 }
 
-/// The forwarder on its thread.
+/// State of the forwarder's thread.
 pub(crate) struct Forwarder {
     fabric: Fabric<SiteNode>,
     setup: Setup,
     delivery: Rc<RefCell<Delivery>>,
     circuits: Option<Target>,
-    /// Weeks of circuits that follow demand.
+    /// Scheduling loop of circuits that follow demand.
     weeks: Option<Weeks>,
     scheduling: Scheduling,
-    /// When the running second of the processor share began, in run time and in processor time.
+    /// Start of the current second of the processor share: run time, and processor time used.
     second: (std::time::Duration, std::time::Duration),
     cpu_share_max: f64,
 }
 
 impl Forwarder {
-    /// Runs until asked to stop. Takes the calling thread.
+    /// Runs on the calling thread until a request to stop.
     pub(crate) fn run(mut setup: Setup) {
         let clock = setup.clock;
         let circuits = setup.circuits.take();
@@ -186,7 +186,8 @@ impl Forwarder {
             let week_due = self.follow_demand();
             let due = self.fabric.next_arrival().into_iter().chain(week_due).min();
             let timeout = match due.map(|at| clock.until(at)) {
-                // Going to sleep and waking up again takes longer than this: look again at once.
+                // Sleeping and waking up takes longer than this wait, so poll again without
+                // sleeping.
                 Some(t) if t < self.setup.spin => Some(Default::default()),
                 Some(t) => Some(t.max(self.setup.coalesce)),
                 None => None,
@@ -209,8 +210,8 @@ impl Forwarder {
         }
     }
 
-    /// Reports forwarded packets to the control of circuits, and gives the switch the weeks that
-    /// are due. Returns when the next one is due. `None` if circuits do not follow demand.
+    /// Reports forwarded packets to the circuits' control, and gives the switch the weeks that are
+    /// due. Returns the time of the next decision; `None` if circuits do not follow demand.
     fn follow_demand(&mut self) -> Option<Instant> {
         let (weeks, at) = self.weeks.as_mut().zip(self.circuits)?;
         if weeks.follows_flows() {
@@ -235,7 +236,8 @@ impl Forwarder {
     fn take_in(&mut self, site: SiteId, buffer: &mut [u8]) {
         let tun = self.setup.tuns[site.index()].as_raw_fd();
         for _ in 0..BATCH {
-            // An error is the program taking its own device down; its packets are the ones lost.
+            // An error means that a program took the site's device down; only that site's packets
+            // are lost.
             let Ok(Some(len)) = sys::read_packet(tun, buffer) else { return };
             let packet = &buffer[..len];
             let (to, meta) = self.setup.routes.ingress(site, packet);
@@ -249,7 +251,7 @@ impl Forwarder {
     }
 
     fn answer(&mut self, request: Request) {
-        // The caller may have gone; then the answer is dropped.
+        // The caller may have gone; the reply is then dropped.
         match request {
             Request::SetLink { link, state, reply } => {
                 let target = route::port(link);
@@ -312,7 +314,8 @@ impl Forwarder {
     }
 }
 
-/// Ports, then switches, as [`route::port`] and [`route::switch`] number them.
+/// Elements of the fabric: ports, then switches, in the order of [`route::port`] and
+/// [`route::switch`].
 fn elements(
     switching: &[Switching],
     ports: Vec<Port>,
@@ -333,20 +336,21 @@ fn elements(
     ports.chain(switching.iter().enumerate().map(switch)).collect()
 }
 
-/// Closes devices side by side: the kernel takes 20 ms for each, and spends them waiting.
+/// Closes devices in parallel, because the kernel waits 20 ms for each.
 fn close_all(mut tuns: Vec<OwnedFd>) {
     const AT_ONCE: usize = 32;
     let chunk = tuns.len().div_ceil(AT_ONCE).max(1);
     std::thread::scope(|scope| {
         while !tuns.is_empty() {
             let some = tuns.split_off(tuns.len().saturating_sub(chunk));
-            // Without a thread the closure, and the devices with it, is dropped here.
+            // If no thread starts, the closure and its devices are dropped here.
             let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(some));
         }
     });
 }
 
-/// Time that this thread was ready to run and did not: the second field of its schedstat (proc(5)).
+/// Time in seconds for which this thread was runnable but did not run: the second field of its
+/// schedstat (proc(5)).
 fn wait_s() -> f64 {
     let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", sys::thread_id()));
     let wait_ns = text.ok().and_then(|t| t.split_whitespace().nth(1)?.parse::<u64>().ok());

@@ -1,4 +1,5 @@
-//! Lateness of packets against the fabric's intended times, and trust in a run's figures.
+//! Lateness of packets relative to the fabric's intended times, and whether a run's figures can be
+//! trusted.
 //!
 //! Read [`Report`] first.
 
@@ -10,55 +11,56 @@ use crate::Isolation;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheduling {
-    /// Ahead of all ordinary threads (SCHED_RR).
+    /// Real-time priority above all ordinary threads (SCHED_RR).
     RealTime,
-    /// With a larger share of the processor than ordinary threads get (nice -20).
+    /// A larger share of the processor than ordinary threads have (nice -20).
     Nice,
     /// Ordinary scheduling.
     Ordinary,
 }
 
-/// Lateness and losses of a run, and trust in its figures.
+/// Lateness and losses of a run, and whether its figures can be trusted.
 ///
-/// Lateness is the time at which a packet was handed to its site, minus the time at which the
-/// fabric meant it to arrive. The delay of a packet between its site and the emulator is not
-/// visible here; the same scheduling causes both.
+/// Lateness is the time at which a packet was written to its site's device, minus its arrival time
+/// in the fabric. The delay between a site and the emulator before a packet enters the fabric is
+/// not measured; the same scheduling causes both.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Report {
-    /// Packets handed to sites.
+    /// Packets written to sites.
     pub packets: u64,
-    /// Median lateness.
+    /// Median lateness in microseconds.
     pub lateness_us_p50: f64,
-    /// Lateness that 90 % of the packets do not exceed.
+    /// Lateness in microseconds that 90 % of the packets do not exceed.
     pub lateness_us_p90: f64,
-    /// Lateness that 99 % of the packets do not exceed.
+    /// Lateness in microseconds that 99 % of the packets do not exceed.
     pub lateness_us_p99: f64,
-    /// Lateness that 99.9 % of the packets do not exceed.
+    /// Lateness in microseconds that 99.9 % of the packets do not exceed.
     pub lateness_us_p999: f64,
-    /// The worst.
+    /// Maximum lateness in microseconds.
     pub lateness_us_max: f64,
-    /// Packets that the emulated network dropped, by reason: these belong to the emulated network.
+    /// Packets that the emulated network dropped, by reason. These drops belong to the emulated
+    /// network's behaviour.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Packets that a site's kernel dropped since the emulator did not read them in time: these do
-    /// not.
+    /// Packets that a site's kernel dropped because the emulator did not read them in time. These
+    /// drops are errors of the emulation.
     pub device_drops: u64,
-    /// Packets that a site's kernel did not take from the emulator.
+    /// Packets that a site's kernel refused to accept from the emulator.
     pub refused: u64,
     /// Time since the start.
     pub took_s: f64,
     /// Processor time that the forwarder used.
     pub forwarder_cpu_s: f64,
-    /// Share of one processor that it used in its busiest second.
+    /// Share of one processor that the forwarder used in its busiest second.
     pub forwarder_cpu_share_max: f64,
-    /// Time that it was ready to run and did not, for want of a processor.
+    /// Time for which the forwarder was runnable but had no processor.
     pub forwarder_wait_s: f64,
-    /// Scheduling of the thread.
+    /// Scheduling of the forwarder's thread.
     pub scheduling: Scheduling,
     /// Way in which the namespaces were created.
     pub isolation: Isolation,
     /// The congestion control of TCP in the sites, unless a program asks for another.
     pub congestion_control: String,
-    /// The bound on `lateness_us_p99` above which figures are not to be trusted.
+    /// Maximum of `lateness_us_p99` at which figures are trusted.
     pub lateness_us_p99_bound: f64,
     /// True if figures measured in this run can be trusted.
     pub trusted: bool,
@@ -66,11 +68,11 @@ pub struct Report {
     pub why: Vec<String>,
 }
 
-/// Share of a processor above which the forwarder itself shapes the traffic.
+/// Share of one processor above which the forwarder's speed itself shapes the traffic.
 const CPU_SHARE_BOUND: f64 = 0.9;
 
 impl Report {
-    /// Fills in `trusted` and `why` from the rest.
+    /// Sets `trusted` and `why` from the other fields.
     pub(crate) fn judge(mut self) -> Self {
         let (p99, bound) = (self.lateness_us_p99, self.lateness_us_p99_bound);
         let share = self.forwarder_cpu_share_max * 100.0;

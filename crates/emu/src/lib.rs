@@ -6,30 +6,30 @@
 //! the real clock, and is written to the device of its destination site. So any program runs on the
 //! emulated network, unchanged, with the kernel's TCP.
 //!
-//! - **Addresses.** A site has a host address, `base + 1 + site`, reached hop by hop over the path
-//!   of least delay (in the topology at the start: a failed link is not routed around). With
-//!   switches, flows spread over all such paths (ECMP). A directed link has an address, too,
-//!   `base + 0x8000 + link`: an address of its far end, which its near end reaches over exactly
-//!   that link. Answers return over the opposite link of the cable. IPv4 only; IPv6 is switched off in
-//!   the sites.
+//! - **Addresses.** A site has a host address, `base + 1 + site`, which packets reach hop by hop
+//!   over the path of least delay (in the topology at the start: a failed link is not routed
+//!   around). With switches, flows spread over all paths of least delay (ECMP). A directed link
+//!   also has an address, `base + 0x8000 + link`. The address belongs to the link's far end, and
+//!   its near end reaches the address over exactly that link. Responses return over the opposite
+//!   link of the cable. Only IPv4: IPv6 is switched off in the sites.
 //! - **Rates** count bytes of IP packets, headers included; there is no Ethernet framing.
-//!   Segmentation and checksum offloads are off, so packets are as on a wire, at most one MTU long.
-//! - **Priorities** follow DSCP: 40 and above (EF, CS6, CS7) first, 1 (LE) and 8 (CS1) last, the
-//!   rest between. Each priority has a separate queue of the link's queue size: the topology's, or
-//!   else the bytes of 100 ms, but at least 64 KiB ([`default_queue`]).
+//!   Segmentation and checksum offloads are off, so packets have at most one MTU, as on a wire.
+//! - **Priorities** follow DSCP: 40 and above (EF, CS6, CS7) first, 1 (LE) and 8 (CS1) last, all
+//!   other values between. Each priority has a separate queue of the link's queue size: the
+//!   topology's, or by default the bytes of 100 ms, at least 64 KiB ([`default_queue`]).
 //! - **Marks.** A port with a threshold ([`EmulationOptions::ports`]) marks ECN-capable packets
 //!   (RFC 3168) in their IP header.
-//! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. A helper
-//!   process kills all programs in them when the emulation is dropped or its process dies, by any
-//!   signal.
+//! - **Cleaning up.** Namespaces have no names, so they vanish with their last process. When the
+//!   emulation is dropped, or its process dies by any signal, a helper process kills all programs
+//!   in the namespaces.
 //! - **Privileges.** Root, or a user namespace if the machine permits one; [`doctor`] and the
-//!   errors name everything that is missing.
+//!   errors name every missing right or device.
 //! - **Circuits.** One site's switch can be a hybrid switch of circuits and packets
 //!   ([`EmulationOptions::circuit`]), whose circuits may follow demand that programs announce
 //!   ([`EmulationHandle::announce`]).
 //! - **Time dilation.** Under a [`Dilation`] of F emulated time passes F times slower than the
 //!   machine's. Rates, delays and reports count emulated time.
-//! - **Trust.** [`Emulation::report`] gives packets' lateness, and whether figures can be trusted.
+//! - **Trust.** [`Emulation::report`] returns packets' lateness, and whether figures are trusted.
 //!
 //! Leaves out: TTL (constant on the path), ICMP errors, changing routes, IPv6, and programs on
 //! other machines. Linux only. Read [`Emulation`], [`EmulationOptions`], [`Report`] first.
@@ -105,53 +105,52 @@ pub use weeks::ScheduleFigures;
 /// Options of an emulation. [`EmulationOptions::default`] suits most uses.
 #[derive(Clone, Debug)]
 pub struct EmulationOptions {
-    /// The way to make namespaces; `None` tries our own privileges first, then a user namespace.
+    /// Kind of namespaces; `None` tries the process's own privileges first, then a user namespace.
     pub isolation: Option<Isolation>,
     /// First address of the /16 network that the sites see; default 10.77.0.0.
     pub base: Ipv4Addr,
-    /// Largest IP packet, 576 to 65535 bytes; default 1500. The emulator's cost is per packet, so a
-    /// larger one carries more on the same machine.
+    /// Largest IP packet, 576 to 65535 bytes; default 1500. The emulator's cost is per packet, so
+    /// larger packets carry more bytes on the same machine.
     pub mtu: u32,
     /// TCP congestion control in the sites (`net.ipv4.tcp_congestion_control`); default: the
     /// kernel's.
     pub congestion_control: Option<String>,
-    /// The most that a TCP socket buffers in each direction (`tcp_rmem` and `tcp_wmem`); `None`
-    /// leaves the kernel's default. Twice the bandwidth-delay product of the longest path is
-    /// enough.
+    /// Maximum buffer of a TCP socket in each direction (`tcp_rmem` and `tcp_wmem`); `None` leaves
+    /// the kernel's default. Twice the bandwidth-delay product of the longest path is enough.
     pub tcp_buffer_bytes_max: Option<ByteCount>,
     /// Further settings of the sites' network: path below `/proc/sys/net` (`ipv4/tcp_sack`) and
     /// value.
     pub settings: Vec<(String, String)>,
     /// The settings of each link's port, by link, in place of the topology's; default none.
     pub ports: Option<Vec<PortSettings>>,
-    /// Each site's routes, by site; `None`, the default, is one path of least delay to each, or in
-    /// a network with switches all that are of least delay, flow by flow.
+    /// Each site's routes, by site. The default, `None`, is the path of least delay to each site;
+    /// in a network with switches, all paths of least delay, chosen by flow.
     pub switching: Option<Vec<Switching>>,
-    /// A hybrid switch in place of a site's switch. Default none.
+    /// A hybrid switch in place of a site's switch. Default `None`.
     pub circuit: Option<CircuitOptions>,
     /// Real time for each second of emulated time; default [`Dilation::NONE`].
     pub dilation: Dilation,
-    /// True if the sites' TCP acknowledges every segment, as delayed ACKs are not dilated; default
-    /// false.
+    /// True if the sites' TCP acknowledges every segment immediately, because delayed ACKs are not
+    /// dilated; default false.
     pub quick_ack: bool,
     /// Seed of the packet losses.
     pub seed: Seed,
     /// 99th percentile of the lateness, in emulated time, above which the report does not trust the
     /// run; default 1 ms.
     pub lateness_p99_max: Duration,
-    /// Run the forwarder ahead of ordinary threads, if permitted (CAP_SYS_NICE); default true.
-    /// Without it, on a machine whose processors all have other work, the 99th percentile of the
+    /// True to run the forwarder ahead of ordinary threads, if permitted (CAP_SYS_NICE); default
+    /// true. Otherwise, on a machine whose processors are all busy, the 99th percentile of the
     /// lateness is milliseconds instead of tens of microseconds.
     pub elevate: bool,
-    /// Deadlines nearer than this are waited for awake; default 5 us.
+    /// Waits shorter than this poll instead of sleeping; default 5 us.
     pub spin: Duration,
-    /// Shortest sleep, so that packets due close to one another are handed over together: less
-    /// processor time per packet, at the price of as much lateness. Default none.
+    /// Shortest sleep. Packets due within this time are handed over together, which costs less
+    /// processor time per packet and adds up to this much lateness. Default zero.
     pub coalesce: Duration,
 }
 
-/// Raises the calling thread's priority as far as permitted (CAP_SYS_NICE), for punctual threads
-/// with little work. Returns the new scheduling.
+/// Raises the calling thread's priority as far as permitted (CAP_SYS_NICE), for threads that must
+/// wake on time and do little work. Returns the new scheduling.
 pub fn elevate() -> Scheduling {
     if sys::schedule_real_time().is_ok() {
         Scheduling::RealTime
@@ -162,12 +161,12 @@ pub fn elevate() -> Scheduling {
     }
 }
 
-/// The routes of a site that forwards.
+/// Routes of a site that forwards packets.
 #[derive(Clone, Debug)]
 pub struct Switching {
-    /// For each destination: the links that lead there; empty if unreachable.
+    /// For each destination, the links towards it; empty if unreachable.
     pub next: Vec<Vec<LinkId>>,
-    /// Choice among several links. Flows are identified by addresses and ports.
+    /// Choice among several links. A flow is identified by its addresses and ports.
     pub policy: Policy,
 }
 
@@ -231,8 +230,8 @@ impl EmulationOptions {
             ("ipv4/ip_forward", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
-            // Otherwise a connection starts with values learned by an earlier one, and trials
-            // differ.
+            // Otherwise a connection starts with metrics cached from an earlier one, so that
+            // trials differ.
             ("ipv4/tcp_no_metrics_save", "1"),
         ];
         let mut settings: Vec<_> =
@@ -245,7 +244,7 @@ impl EmulationOptions {
             settings.push(("ipv4/tcp_rmem".into(), format!("4096 {} {max}", max.min(131_072)), true));
             settings.push(("ipv4/tcp_wmem".into(), format!("4096 {} {max}", max.min(16_384)), true));
         }
-        // The caller's own settings are last, so that they take precedence.
+        // The caller's own settings come last, so that they take precedence.
         let stretched = dilation::settings(self.dilation);
         settings.extend(
             stretched.iter().chain(&self.settings).map(|(path, value)| (path.clone(), value.clone(), true)),
@@ -254,10 +253,10 @@ impl EmulationOptions {
     }
 }
 
-/// Packets that a site's device holds while the emulator does not read them.
+/// Maximum number of packets in a site's device that the emulator has not read.
 const DEVICE_QUEUE_PACKETS: u32 = 4_096;
 
-/// Default queue of a link of `rate`: the bytes that it sends in 100 ms, but at least 64 KiB.
+/// Default queue of a link of `rate`: the bytes that the link sends in 100 ms, at least 64 KiB.
 pub fn default_queue(rate: BitRate) -> ByteCount {
     ByteCount::new(rate.as_bps() / 80).max(ByteCount::kib(64))
 }
@@ -267,42 +266,42 @@ pub fn default_queue(rate: BitRate) -> ByteCount {
 pub struct LinkState {
     /// True if the link is up. A link that goes down drops its queued and arriving packets.
     pub up: bool,
-    /// Bits per second.
+    /// Rate in bits per second.
     pub rate: BitRate,
     /// One-way propagation delay.
     pub delay: Duration,
     /// Packets lost at random, parts per million.
     pub loss_ppm: u32,
-    /// Mean packets of a burst of such losses; 1 if each packet is lost or not independently.
+    /// Mean number of packets in a burst of random losses; 1 for independent losses.
     pub loss_burst: u32,
 }
 
-/// Counters of the packets that have passed a link since the start, and its queue now.
+/// Counters of a link's packets since the start, and the current length of its queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LinkCounters {
     /// Id of the link.
     pub link: LinkId,
-    /// Packets that came to it.
+    /// Packets that arrived at the link.
     pub offered_packets: u64,
-    /// Packets that it sent, lost ones included.
+    /// Packets that the link sent, including packets lost afterwards.
     pub sent_packets: u64,
-    /// Bytes of the packets that it sent.
+    /// Bytes of the sent packets.
     pub sent_bytes: u64,
-    /// Packets that came off its far end.
+    /// Packets that arrived at the link's far end.
     pub arrived_packets: u64,
-    /// Bytes that came off its far end.
+    /// Bytes that arrived at the link's far end.
     pub arrived_bytes: u64,
-    /// Packets for which its queues had no room.
+    /// Packets dropped because a queue was full.
     pub dropped_queue_full: u64,
-    /// Packets that it lost at random.
+    /// Packets lost at random.
     pub dropped_loss: u64,
     /// Packets dropped because of a bit error.
     pub dropped_bit_error: u64,
-    /// Packets dropped since it was down.
+    /// Packets dropped because the link was down.
     pub dropped_link_down: u64,
-    /// Packets that it marked (ECN).
+    /// Packets that the link marked (ECN).
     pub marked_packets: u64,
-    /// Bytes that wait for it now.
+    /// Bytes in the link's queues now.
     pub queue_bytes: u64,
 }
 
@@ -326,17 +325,17 @@ impl LinkCounters {
     }
 }
 
-/// A running emulation. Dropping it kills its sites' programs and its namespaces in about 60 ms.
+/// A running emulation. Dropping it ends its sites' programs and namespaces in about 60 ms.
 #[derive(Debug)]
 pub struct Emulation {
     handle: EmulationHandle,
     forwarder: Option<JoinHandle<()>>,
     nursery: Option<(Sender<SpawnRequest>, JoinHandle<()>)>,
-    /// Ends, and with it every program in the sites, when dropped.
+    /// Handle of the helper process. Dropping it ends the helper and every program in the sites.
     watchdog: Option<build::Watchdog>,
 }
 
-/// The controls of an emulation, for other threads. Outlives it harmlessly: every call then fails.
+/// Controls of an emulation, for other threads. After the emulation's end, every call fails.
 #[derive(Clone, Debug)]
 pub struct EmulationHandle {
     shared: Arc<Shared>,
@@ -355,7 +354,7 @@ struct Shared {
     bell: Arc<OwnedFd>,
 }
 
-/// A network as the forwarder takes it.
+/// A network in the form that the forwarder needs.
 struct Network {
     switching: Vec<Switching>,
     ports: Vec<Port>,
@@ -368,15 +367,16 @@ struct SiteFiles {
     device_counters: OwnedFd,
 }
 
-/// A program to be started, and who wants it.
+/// A command to start, and the channel for the result.
 type SpawnRequest = (Command, Sender<std::io::Result<Child>>);
 
 impl Emulation {
     /// Builds `topology` and starts forwarding.
     ///
-    /// Errors: too large a topology or none, options or link properties out of range, and, with
-    /// what is missing and how to get it, a machine that does not allow the namespaces or devices.
-    /// Panics: if options by link or by site are not one for each.
+    /// Errors: a topology without sites or with too many; options or link properties out of range;
+    /// a machine that does not permit the namespaces or devices, with the missing right and how to
+    /// get it.
+    /// Panics: if options by link or by site do not have one entry for each.
     /// Cost: about 4 ms per site. The process forks a helper that stays, so start before filling
     /// much memory.
     pub fn start(topology: &Topology, mut options: EmulationOptions) -> Result<Self, EmuError> {
@@ -415,7 +415,7 @@ impl Emulation {
             Some(isolation) => build::build(&plan, isolation).map_err(EmuError::Build)?,
             None => match build::build(&plan, Isolation::Root) {
                 Ok(built) => built,
-                // Only a lack of privileges can be different in a user namespace.
+                // A user namespace helps only if the failure is due to missing privileges.
                 Err(root) if root.step == BuildStep::Setting || root.step == BuildStep::Fork => {
                     return Err(EmuError::Build(root));
                 }
@@ -476,8 +476,7 @@ impl Emulation {
         let (births, wanted) = channel::<SpawnRequest>();
         let nursery = move || {
             for (mut command, reply) in wanted {
-                // The caller may have gone; the program then runs unobserved to the emulation's
-                // end.
+                // The caller may have gone; the program then runs until the emulation ends.
                 let _ = reply.send(command.spawn());
             }
         };
@@ -486,7 +485,7 @@ impl Emulation {
         Ok(emulation)
     }
 
-    /// The controls, for other threads.
+    /// Returns the controls, for other threads.
     pub fn handle(&self) -> EmulationHandle {
         self.handle.clone()
     }
@@ -501,7 +500,7 @@ impl Emulation {
         &self.handle.shared.congestion_control
     }
 
-    /// The address of `site`, reached from everywhere over the path of least delay.
+    /// The address of `site`, which every site reaches over the path of least delay.
     ///
     /// Panics: if the site is not of this topology.
     pub fn site_address(&self, site: SiteId) -> IpAddr {
@@ -515,7 +514,7 @@ impl Emulation {
         self.handle.link_address(link)
     }
 
-    /// Starts `command` in `site`. It is killed when the emulation is dropped or this process dies.
+    /// Starts `command` in `site`; the program is killed when the emulation or this process ends.
     ///
     /// Errors: the program cannot be started. Its standard input and output are as `command` sets
     /// them.
@@ -525,9 +524,9 @@ impl Emulation {
         let enter = self.enter(site);
         sys::before_exec(&mut command, move || {
             enter()?;
-            // After entering, because a change of credentials clears it. The signal comes when the
-            // *thread* that started the program ends, hence the nursery, a thread that lives as
-            // long as the emulation.
+            // The signal is set after entering, because a change of credentials clears it. The
+            // kernel sends it when the *thread* that started the program ends. So a thread that
+            // lives as long as the emulation, the nursery, starts all programs.
             sys::signal_on_parent_death(libc::SIGKILL)?;
             if sys::parent_pid() != parent { Err(std::io::ErrorKind::NotConnected.into()) } else { Ok(()) }
         });
@@ -538,16 +537,16 @@ impl Emulation {
         born.recv().map_err(|_| EmuError::Ended)?.map_err(|error| EmuError::Spawn { program, site, error })
     }
 
-    /// Prepares `command` to run in `site` once started by its own means. The helper process kills
-    /// it, too, when the emulation ends.
+    /// Prepares `command` to run in `site`; the caller starts it. The helper process also kills
+    /// this program when the emulation ends.
     ///
     /// Panics: if the site is not of this topology.
     pub fn command(&self, site: SiteId, command: &mut Command) {
         sys::before_exec(command, self.enter(site));
     }
 
-    /// A function by which a forked child enters `site`, for the `pre_exec` of other kinds of
-    /// command (tokio's). It makes system calls only, so it may run there.
+    /// Returns a function with which a forked child enters `site`, for the `pre_exec` of other
+    /// kinds of command (tokio's). The function makes only system calls, as `pre_exec` requires.
     ///
     /// Panics: if the site is not of this topology.
     pub fn enter(&self, site: SiteId) -> impl Fn() -> std::io::Result<()> + Send + Sync + 'static {
@@ -563,7 +562,7 @@ impl Emulation {
         namespace.run(work).map_err(|error| EmuError::Enter { site, error })
     }
 
-    /// A path for `nsenter --net=PATH`, to look into `site`; user namespaces need `--user`, too.
+    /// A path for `nsenter --net=PATH`, to enter `site`; a user namespace also needs `--user`.
     ///
     /// Panics: if the site is not of this topology.
     pub fn namespace_path(&self, site: SiteId) -> std::path::PathBuf {
@@ -618,7 +617,8 @@ impl Emulation {
 
 impl Drop for Emulation {
     fn drop(&mut self) {
-        // Programs first, so that none sees the network die. The nursery's end kills its children.
+        // Ends the programs first, so that no program sees the network fail. The end of the nursery
+        // kills its children.
         if let Some((births, nursery)) = self.nursery.take() {
             drop(births);
             let _ = nursery.join();
@@ -626,7 +626,7 @@ impl Drop for Emulation {
         self.watchdog = None;
         let _ = self.handle.send(Request::Stop);
         if let Some(forwarder) = self.forwarder.take() {
-            // The thread holds the devices; if it panicked, the panic has been printed already.
+            // The thread owns the devices. If it panicked, the panic has already been printed.
             let _ = forwarder.join();
         }
     }
@@ -680,7 +680,7 @@ impl EmulationHandle {
         }
     }
 
-    /// Changes the state of `link` from now on. Routes stay as they are.
+    /// Changes the state of `link` from now on. Routes do not change.
     ///
     /// Errors: an unknown link, a rate or loss out of range, an emulation that has ended.
     pub fn set_link(&self, link: LinkId, state: LinkState) -> Result<(), EmuError> {
@@ -697,10 +697,10 @@ impl EmulationHandle {
         self.ask(|reply| Request::LinkState { link, reply })
     }
 
-    /// The counters of all links at one instant, by id.
+    /// The counters of all links at the same instant, in the order of their ids.
     ///
     /// Errors: an emulation that has ended.
-    /// Cost: a wake-up of the forwarder, about a microsecond per link; blocks until it answers.
+    /// Cost: a wake-up of the forwarder, about a microsecond per link; blocks until it replies.
     pub fn counters(&self) -> Result<Vec<LinkCounters>, EmuError> {
         self.ask(|reply| Request::Counters { reply })
     }
@@ -748,11 +748,11 @@ impl EmulationHandle {
     }
 }
 
-/// The path of least delay to each site: a single path where sites forward, and all equal paths,
-/// chosen by flow, where switches do.
+/// The routes of least delay to each site: a single path where sites forward; where switches
+/// forward, all paths of equal delay, chosen by flow.
 fn least_delay(topology: &Topology, seed: Seed) -> Vec<Switching> {
     if topology.sites().iter().any(|site| site.is_switch) {
-        // A link without delay would count less than none at all.
+        // Every link has a length of at least 1 ps, so that fewer hops are better at equal delay.
         let lengths = topology.links().iter().map(|link| link.properties.delay.as_ps().max(1));
         let sites: Vec<_> = topology.site_ids().collect();
         let routes = anabranch_graph::Routes::shortest(topology, &lengths.collect::<Vec<_>>(), &sites);
@@ -789,7 +789,7 @@ fn ports(topology: &Topology, given: Option<&[PortSettings]>, seed: Seed) -> Res
     topology.link_ids().map(port).collect()
 }
 
-/// Packets that the kernel could not put into a site's device (`/proc/net/dev`, field 12).
+/// Packets that the kernel could not put into a site's device queue (`/proc/net/dev`, field 12).
 fn device_drops(counters: &OwnedFd) -> u64 {
     use std::os::fd::AsFd;
     let Ok(text) = sys::read_from_start(counters.as_fd()) else { return 0 };

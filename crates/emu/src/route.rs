@@ -1,7 +1,7 @@
-//! Addresses of sites and links, and where a packet goes first.
+//! Addresses of sites and links, and the first hop of each packet.
 //!
-//! Hosts are routed hop by hop over the path of least delay. An address of a link is one of its far
-//! end that its near end reaches over that very link. Read [`Routes`] first.
+//! Hosts are routed hop by hop over the path of least delay. The address of a link belongs to its
+//! far end; the near end reaches the address over exactly that link. Read [`Routes`] first.
 
 use std::net::Ipv4Addr;
 
@@ -9,17 +9,18 @@ use anabranch_fabric::{Flag, PacketMeta, Target};
 use anabranch_graph::Topology;
 use anabranch_units::{LinkId, SiteId};
 
-/// Prefix length of the network that all addresses are in.
+/// Prefix length of the network that contains all addresses.
 pub(crate) const PREFIX: u8 = 16;
-/// Offset of the first link address in that network.
+/// Offset of the first link address in the network.
 const LINK_OFFSET: u32 = 0x8000;
-/// The most sites of an emulation: each takes three file descriptors, and 1,024 are a usual limit.
+/// Maximum number of sites of an emulation: each takes three file descriptors, and a process may
+/// usually open 1,024.
 pub const SITES_MAX: usize = 300;
-/// The most directed links of an emulation: their addresses are the upper half of the network, less
-/// its last.
+/// Maximum number of directed links of an emulation: their addresses are the upper half of the
+/// network, without its last address.
 pub const LINKS_MAX: usize = 0x7ffe;
 
-/// Addresses, and next hops by site.
+/// Addresses of sites and links, and next hops by site.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     base: u32,
@@ -34,8 +35,8 @@ struct LinkEnds {
     opposite: Option<LinkId>,
 }
 
-/// The link on which each site sends towards `to`: the first of the path of least delay, of fewest
-/// hops where delays tie, of the lowest id where hops tie too. `None` for `to` itself and for sites
+/// The link on which each site sends towards `to`: the first link of the path of least delay. Ties
+/// are broken by the fewest hops, then by the lowest link id. `None` for `to` itself and for sites
 /// that cannot reach it.
 pub(crate) fn next_hops(topology: &Topology, to: SiteId) -> Vec<Option<LinkId>> {
     let sites = topology.sites().len();
@@ -43,7 +44,7 @@ pub(crate) fn next_hops(topology: &Topology, to: SiteId) -> Vec<Option<LinkId>> 
     let mut next = vec![None; sites];
     let mut done = vec![false; sites];
     best[to.index()] = Some((0, 0));
-    // Few sites: a scan for the nearest is simpler than a heap, and as fast.
+    // With few sites, a linear scan for the nearest is simpler than a heap, and as fast.
     while let Some((v, cost)) = (0..sites)
         .filter(|&v| !done[v])
         .filter_map(|v| best[v].map(|cost| (v, cost)))
@@ -103,9 +104,9 @@ impl Routes {
         (offset < self.sites as u32).then_some(SiteId(offset as u16))
     }
 
-    /// Returns the point where a packet from `site` enters the fabric, and its metadata. A packet
-    /// for a foreign address goes to the site's switch with an unknown destination, and is counted
-    /// there.
+    /// Returns the element at which a packet from `site` enters the fabric, and the packet's
+    /// metadata. A packet to a foreign address enters at the site's switch with an unknown
+    /// destination; the switch drops and counts it.
     pub(crate) fn ingress(&self, site: SiteId, packet: &[u8]) -> (Target, PacketMeta) {
         let size = packet.len() as u32;
         let switch = switch(site, self.links.len());
@@ -115,7 +116,7 @@ impl Routes {
             let ends = self.links[link.index()];
             (if ends.from == site { port(link) } else { switch }, ends.to)
         } else if let Some(to) = self.site_of(header.dst) {
-            // An answer from the address of a link returns over the same cable.
+            // A response from the address of a link returns over the same cable.
             let back = self
                 .link_of(header.src)
                 .map(|l| self.links[l.index()])
@@ -143,8 +144,8 @@ pub(crate) fn switch(site: SiteId, links: usize) -> Target {
     Target::element(links as u32 + u32::from(site.0))
 }
 
-/// Strict priority by DSCP (RFC 2474): 40 and above (CS5, EF, CS6, CS7) go first; 1 (LE, RFC 8622)
-/// and 8 (CS1) last.
+/// Strict priority by DSCP (RFC 2474): 40 and above (CS5, EF, CS6, CS7) are first; 1 (LE, RFC 8622)
+/// and 8 (CS1) are last.
 pub(crate) fn priority(dscp: u8) -> u8 {
     match dscp {
         40.. => 0,
@@ -153,11 +154,11 @@ pub(crate) fn priority(dscp: u8) -> u8 {
     }
 }
 
-/// ECN field of a packet that met congestion (RFC 3168, section 5). 0 is a packet that cannot carry
-/// the mark.
+/// ECN field for "congestion experienced" (RFC 3168, section 5). A packet with the field 0 must not
+/// be marked.
 const CE: u8 = 3;
 
-/// Writes into an IPv4 header that the packet met congestion, and amends the header's checksum.
+/// Sets "congestion experienced" in an IPv4 header, and updates the header's checksum.
 pub(crate) fn mark_ce(packet: &mut [u8]) {
     let Some(header) = packet.first_chunk_mut::<20>() else { return };
     let after = [header[0], header[1] | CE];
@@ -173,7 +174,7 @@ pub enum CircuitMark {
     Dscp(u8),
 }
 
-/// ECE among TCP's flags, and the offsets of the flags and of the checksum in the TCP header.
+/// ECE among the flags of TCP; then the offsets of flags and checksum in the TCP header.
 const ECE: u8 = 0x40;
 const TCP_FLAGS: usize = 12;
 const TCP_CHECKSUM: usize = 16;
@@ -181,8 +182,8 @@ const TCP_HEADER_BYTES: usize = 20;
 /// Protocol number of TCP in the IPv4 header.
 const TCP: u8 = 6;
 
-/// Marks a packet that travelled against a circuit, and amends the checksum of the header that has
-/// the mark. Only TCP has ECE.
+/// Marks a packet that travelled against a circuit, and updates the checksum of the marked header.
+/// With ECE, only TCP packets are marked.
 pub(crate) fn mark_circuit(packet: &mut [u8], mark: CircuitMark) {
     let Some(header) = packet.first_chunk_mut::<20>().filter(|header| header[0] >> 4 == 4) else { return };
     match mark {
@@ -204,8 +205,8 @@ pub(crate) fn mark_circuit(packet: &mut [u8], mark: CircuitMark) {
     }
 }
 
-/// Changes a word of a header and amends the header's checksum (RFC 1624, equation 3). Both offsets
-/// are even.
+/// Changes a word of a header and updates the header's checksum (RFC 1624, equation 3). Both
+/// offsets must be even.
 fn amend(header: &mut [u8], at: usize, after: [u8; 2], checksum_at: usize) {
     let word = |header: &[u8], at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (before, checksum) = (word(header, at), word(header, checksum_at));
@@ -222,14 +223,15 @@ struct Ipv4Header {
     ecn: u8,
     src: u32,
     dst: u32,
-    /// Source and destination port of TCP and UDP, which identify flows together with the
-    /// addresses; 0 for other protocols and for fragments, because only the first fragment has
+    /// Source and destination port of TCP and UDP, which identify a flow together with the
+    /// addresses. 0 for other protocols and for all fragments, because only the first fragment has
     /// ports.
     ports: u32,
 }
 
 impl Ipv4Header {
-    /// Reads the fields needed (RFC 791, section 3.1). `None`: not IPv4, or cut off.
+    /// Parses the needed header fields (RFC 791, section 3.1). `None` if the packet is not IPv4 or
+    /// is truncated.
     fn parse(packet: &[u8]) -> Option<Self> {
         let header: &[u8; 20] = packet.first_chunk()?;
         let word = |i: usize| u32::from_be_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]);
@@ -242,11 +244,12 @@ impl Ipv4Header {
     }
 }
 
-/// Exercise for the fuzz target and its corpus's test, with a program's write to its site's device:
-/// the first byte selects the site, the rest is the packet. Returns true if it is for an address of
-/// the network.
+/// Exercise for the fuzz target and its corpus's test: handles a packet that a program writes to
+/// its site's device. The first byte selects the site, the rest is the packet. Returns true if the
+/// packet's destination is an address of the network.
 ///
-/// Panics: if a packet enters the fabric at a missing element, or a mark spoils a header's
+/// Panics: if a packet enters the fabric at a missing element, or a mark makes a header's checksum
+/// wrong.
 /// checksum.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
@@ -333,12 +336,12 @@ mod tests {
         let (_, routes) = triangle();
         let (a, b, c) = (SiteId(0), SiteId(1), SiteId(2));
         let host = |s| routes.site_address(s);
-        // Link 6 is the second cable, a to b; 7 is its way back.
+        // Link 6 is the second cable from a to b; link 7 is its opposite direction.
         let pinned = routes.link_address(LinkId(6));
         let (to, meta) = routes.ingress(a, &packet(host(a), pinned, 0));
         assert_eq!((to, meta.dst), (port(LinkId(6)), b.0));
         assert_eq!(routes.ingress(b, &packet(pinned, host(a), 0)).0, port(LinkId(7)));
-        // For other sites the address is just one of b's addresses.
+        // Other sites route the address like any address of b.
         assert_eq!(routes.ingress(c, &packet(host(c), pinned, 0)).0, switch(c, 8));
         assert_eq!(routes.ingress(b, &packet(pinned, host(c), 0)).0, switch(b, 8));
     }
@@ -360,7 +363,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mark_keeps_the_checksum_good(mut bytes in prop::array::uniform20(any::<u8>())) {
+        fn ecn_mark_keeps_the_checksum_valid(mut bytes in prop::array::uniform20(any::<u8>())) {
             bytes[10..12].fill(0);
             let sum: u32 = bytes.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
             let sum = (sum & 0xffff) + (sum >> 16);
@@ -376,7 +379,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn circuit_mark_keeps_checksums_good(
+        fn circuit_mark_keeps_checksums_valid(
             dscp in 1u8..64,
             options in 0usize..=10,
             mut tcp in prop::array::uniform20(any::<u8>()),
@@ -412,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_distinguished_by_ports_fragments_are_not() {
+    fn flows_are_identified_by_ports_except_in_fragments() {
         let (_, routes) = triangle();
         let (a, b) = (routes.site_address(SiteId(0)), routes.site_address(SiteId(1)));
         let mut tcp = packet(a, b, 0);
@@ -424,7 +427,7 @@ mod tests {
             other[at] = value;
             assert_eq!(routes.ingress(SiteId(0), &other).1.flow, 0, "byte {at}");
         }
-        // More words of header than there are bytes.
+        // The header length exceeds the packet.
         tcp[0] = 0x4f;
         assert_eq!(routes.ingress(SiteId(0), &tcp).1.flow, 0);
     }
@@ -444,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_nobody_goes_nowhere() {
+    fn packet_to_foreign_address_has_no_destination() {
         let (_, routes) = triangle();
         let a = SiteId(0);
         let from = routes.site_address(a);
@@ -458,7 +461,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_ingress_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), site in 0u16..3) {
+        fn random_bytes_never_make_ingress_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), site in 0u16..3) {
             let (_, routes) = triangle();
             let (_, meta) = routes.ingress(SiteId(site), &bytes);
             prop_assert_eq!(meta.size_bytes as usize, bytes.len());

@@ -1,12 +1,12 @@
-//! Scenarios under real kernels: the files that the simulator takes, their hosts in network
-//! namespaces, their flows over the kernel's TCP and UDP, the same ports in between under the real
-//! clock.
+//! Scenarios under real kernels, from the same files as in the simulator. Hosts run in network
+//! namespaces, their flows use the kernel's TCP and UDP, and the simulator's ports connect them
+//! under the real clock.
 //!
-//! The plan lists the flows, so that both clocks start the same ones at the same times. Settings
-//! that the kernel decides for itself are listed beside the results, and settings that it cannot
-//! have are refused; a jitter of hosts is the simulator's alone, as real hosts have their own. A
-//! system's workload is run by the [`System`] of its kind, with that system's own programs in the
-//! hosts.
+//! The plan lists the flows, so that emulated and simulated runs start the same flows at the same
+//! times. Settings that the kernel decides for itself are listed beside the results; settings that
+//! the kernel cannot have are refused. A jitter of hosts exists only in the simulator, because real
+//! hosts have their own jitter. A system's workload is run by the [`System`] of its kind, with that
+//! system's own programs in the hosts.
 //!
 //! Leaves out: shared buffers; many runs, tables and files of results. Read [`run`] and
 //! [`Rehearsal`] first.
@@ -41,8 +41,8 @@ pub use dilated::{measured_dilation, packets_late_max, shortest_day};
 pub use host::exercise_stamp;
 pub use host::{Announce, FlowObservation, HostObservations, IncastRounds, SinkObservation, run as run_host};
 
-/// Code point of packets against a circuit where ECN is on: of the pool for experimental and local
-/// use (RFC 2474, section 6).
+/// DSCP of packets that travel against a circuit if ECN is on: from the pool for experimental and
+/// local use (RFC 2474, section 6).
 const MARK_DSCP: u8 = 0b00_0111;
 
 /// Reason why a scenario cannot be emulated, or why a run failed: one line for the user.
@@ -50,7 +50,7 @@ const MARK_DSCP: u8 = 0b00_0111;
 pub struct ScenarioError(String);
 
 impl ScenarioError {
-    /// Creates an error with this line.
+    /// Creates an error with this text.
     pub fn new(line: impl Into<String>) -> Self {
         Self(line.into())
     }
@@ -89,7 +89,7 @@ pub trait System: Sync {
     fn kind(&self) -> &'static str;
     /// Prepares `workload`, which messages call `field`, for the network of `plan`.
     ///
-    /// Errors: a setting that cannot be, or only in the simulator.
+    /// Errors: an invalid setting, or a setting of the simulator only.
     fn rehearse(
         &self,
         workload: &SystemWorkload,
@@ -98,20 +98,20 @@ pub trait System: Sync {
     ) -> Result<Box<dyn Rehearsal>, ScenarioError>;
 }
 
-/// A system's workload, looked up.
+/// A prepared workload of a system.
 pub trait Rehearsal {
-    /// The flows that the hosts' own programs send for it. They are numbered in this order.
+    /// The flows that the hosts' own programs send for the workload, in the order of their numbers.
     fn flows(&self) -> Vec<Start> {
         Vec::new()
     }
-    /// Strict priority of these.
+    /// Strict priority of these flows.
     fn priority(&self) -> u8 {
         1
     }
-    /// Starts the system's programs in their hosts, for a run with this seed. They are ready when
-    /// the call returns.
+    /// Starts the system's programs in their hosts, for a run with this seed. The programs are
+    /// ready when the call returns.
     ///
-    /// Errors: the system's; a program does not become ready.
+    /// Errors: the system's; a program that does not become ready.
     fn start(
         &self,
         emulation: &Emulation,
@@ -122,17 +122,17 @@ pub trait Rehearsal {
 
 /// A system's running programs; dropping it ends them.
 pub trait RunningSystem: Send {
-    /// The announcement of the program at `site` before it sends flow `flow` of
-    /// [`Rehearsal::flows`], if there is one.
+    /// The announcement for the program at `site` before it sends flow `flow` of
+    /// [`Rehearsal::flows`]; `None` if flows are not announced.
     fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
         None
     }
-    /// Does the system's work beside those flows, from the beginning of the run until it is done or
-    /// `time` has passed.
+    /// Performs the system's work other than these flows, from the start of the run until the work
+    /// is done or `time` has passed.
     ///
-    /// Errors: a program fails.
+    /// Errors: a program that fails.
     fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;
-    /// A reason to distrust the run, looked for while its programs still run.
+    /// A reason to distrust the run; called while its programs still run.
     fn distrust(&self, _: &Emulation) -> Option<String> {
         None
     }
@@ -143,49 +143,52 @@ pub trait RunningSystem: Send {
 
 /// Options of scenario runs.
 pub struct Options<'a> {
-    /// The systems that they may name.
+    /// The systems that a scenario may use.
     pub systems: &'a [&'a dyn System],
     /// Builds a command that calls [`run_host`] in a separate process.
     pub host: &'a dyn Fn() -> std::io::Result<Command>,
-    /// 99th percentile of lateness, in emulated time, above which a run is not trusted. `None` for
-    /// 1 % of the shortest day of circuits for packets, and 1 ms for all else.
+    /// 99th percentile of lateness, in emulated time, above which a run is not trusted. `None`
+    /// means 1 % of the shortest day for packets over circuits, and 1 ms otherwise.
     pub lateness_p99_max: Option<Duration>,
-    /// Real time for each second of emulated time. `None` for the scenario's, or none at all.
+    /// Real time for each second of emulated time. `None` means the scenario's dilation, or no
+    /// dilation.
     pub dilation: Option<Dilation>,
-    /// The kernel's name of the hosts' congestion control, which may be a BPF program. `None` for
+    /// The kernel's name of the hosts' congestion control, which may be a BPF program. `None` means
     /// the scenario's control.
     pub congestion_control: Option<&'a str>,
     /// Called with each emulation before its hosts start. The result is dropped after the run.
     pub started: Option<&'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>>,
-    /// Set to end a run early, whose results are not to be used then.
+    /// Set to true to end a run early; the results are then invalid.
     pub interrupted: &'a AtomicBool,
 }
 
-/// The kernel's settings that the scenario leaves open, and how late the emulation was.
+/// Settings that the kernel chose because the scenario leaves them open, and the lateness of the
+/// emulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct EmulationFigures {
-    /// The congestion control of TCP's flows, by the kernel's name.
+    /// The congestion control of TCP flows, by the kernel's name.
     pub congestion_control: String,
     /// Length of the run in emulated time.
     pub emulated_s: f64,
-    /// Time dilation and circuits.
+    /// Time dilation and circuits of the run.
     #[serde(flatten)]
     pub dilated: DilationFigures,
-    /// Packets that found a full queue.
+    /// Packets dropped at a full queue.
     pub dropped_queue_full: u64,
-    /// Packets that were lost for another reason.
+    /// Packets dropped for another reason.
     pub dropped_otherwise: u64,
-    /// Packets that were marked (ECN).
+    /// Packets marked (ECN).
     pub marked_packets: u64,
-    /// Lateness of packets at their ports, 99th percentile.
+    /// 99th percentile of packets' lateness at their ports, in microseconds.
     pub lateness_us_p99: f64,
-    /// Lateness of flows' starts; none without TCP flows.
+    /// 99th percentile of the lateness of flows' starts, in microseconds; `None` without TCP flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_lateness_us_p99: Option<f64>,
-    /// Lateness of datagrams' sending; none without datagrams.
+    /// 99th percentile of the lateness of sent datagrams, in microseconds; `None` without
+    /// datagrams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_lateness_us_p99: Option<f64>,
-    /// Maximum lateness of datagrams' sending.
+    /// Maximum lateness of sent datagrams, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datagram_lateness_us_max: Option<f64>,
     /// True if figures can be trusted.
@@ -194,19 +197,19 @@ pub struct EmulationFigures {
     pub why: Vec<String>,
 }
 
-/// Time dilation of a run, and its circuits. All times and rates are in emulated time.
+/// Time dilation of a run, and figures of its circuits. All times and rates are in emulated time.
 #[derive(Clone, Debug, Serialize)]
 pub struct DilationFigures {
     /// Real time for each second of emulated time.
     pub dilation: Dilation,
-    /// Clocks of the kernel that count real time.
+    /// Timers of the kernel that count real time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unstretched: Vec<String>,
     /// 99th percentile of packets' lateness as a share of the shortest day of circuits. `None`
     /// without circuits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lateness_day_share: Option<f64>,
-    /// Days, weeks and rates after the warm-up. `None` without circuits.
+    /// Days, weeks and rates of circuits after the warm-up. `None` without circuits.
     #[serde(flatten)]
     pub circuits: Option<CircuitFigures>,
 }
@@ -220,14 +223,14 @@ pub struct Run {
     pub coflows: Vec<CoflowRow>,
     /// Lateness of the emulation.
     pub report: Report,
-    /// Facts beside the rows.
+    /// Figures of the emulation beside the rows.
     pub emulated: EmulationFigures,
 }
 
 /// Checks whether runs of `plan` with `trials` trials can be emulated.
 ///
-/// Errors: a setting without a kernel option, a feature that emulated ports lack, a workload of the
-/// simulator only.
+/// Errors: a setting without a kernel option; a feature that emulated ports lack; a workload that
+/// only the simulator runs.
 pub fn check(
     plan: &Plan,
     trials: u64,
@@ -243,7 +246,7 @@ pub fn check(
 
 /// The dilation stated in the scenario, if any.
 ///
-/// Errors: a dilation that no emulation can have.
+/// Errors: a dilation out of range.
 pub fn stated_dilation(plan: &Plan) -> Result<Option<Dilation>, ScenarioError> {
     let stated = plan.scenario().dilation.map(Dilation::try_from).transpose();
     stated.map_err(|error| ScenarioError::new(error.to_string()))
@@ -252,7 +255,7 @@ pub fn stated_dilation(plan: &Plan) -> Result<Option<Dilation>, ScenarioError> {
 /// Options of an emulation of the network of `plan`, hybrid switch and TCP settings included, for
 /// one trial.
 ///
-/// Errors: a setting that no kernel here accepts, or no emulated port supports.
+/// Errors: a setting that this kernel does not accept, or that no emulated port supports.
 pub fn emulation_options(
     plan: &Plan,
     trial: u64,
@@ -286,7 +289,7 @@ pub fn run(plan: &Plan, trial: u64, options: &Options<'_>) -> Result<Run, Scenar
     run_at(plan, trial, options, dilation, None)
 }
 
-/// Runs one trial of `plan` under this dilation, for at most `limit` of emulated time.
+/// Runs one trial of `plan` under `dilation`, for at most `limit` of emulated time.
 fn run_at(
     plan: &Plan,
     trial: u64,
@@ -358,7 +361,7 @@ fn run_at(
 
 /// Settings of the sites' TCP and devices under a dilation.
 ///
-/// Errors: a setting that no kernel here accepts, or no emulated port supports.
+/// Errors: a setting that this kernel does not accept, or that no emulated port supports.
 fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, ScenarioError> {
     let Scenario { network, transport, workload, .. } = plan.scenario();
     let only = |is_set: bool, name: &str| match is_set {
@@ -382,7 +385,7 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
             "transport.rto_min: {rto_min}: must be at most {most} under a dilation of {dilation}"
         ))
     })?;
-    // The kernel's default needs no setting, so kernels without it suffice.
+    // The kernel's default is not set explicitly, so that kernels without the setting also work.
     let rto_min = Some(rto_min).filter(|_| transport.rto_min != RTO_MIN_DEFAULT);
     for (index, workload) in workload.iter().enumerate() {
         if matches!(workload, Workload::System(_)) && dilation != Dilation::NONE {
@@ -424,7 +427,7 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
             flag("tcp_sack", transport.sack),
             flag("tcp_ecn", transport.ecn),
             flag("tcp_slow_start_after_idle", transport.slow_start_restart),
-            // 12 bytes of each header, as the scenario has them or not.
+            // Timestamps take 12 bytes of each header, if the scenario's headers include them.
             flag("tcp_timestamps", transport.header_bytes >= 52),
         ]
         .into_iter()
@@ -437,15 +440,15 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
     })
 }
 
-/// The kernel's name of the congestion control of a run's hosts.
+/// The kernel's name of the congestion control in the hosts of a run.
 fn control_name<'a>(plan: &Plan, options: &Options<'a>) -> Result<&'a str, ScenarioError> {
     options.congestion_control.map_or_else(|| congestion_control(plan), Ok)
 }
 
-/// The kernel's name of the scenario's congestion control, which is set on every socket: not every
-/// machine lets a site have any control as its default.
+/// The kernel's name of the scenario's congestion control. Hosts set it on every socket, because
+/// not every machine permits any control as a site's default.
 ///
-/// Errors: a control that no kernel here has.
+/// Errors: a control that no kernel has.
 pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
     linux_name(plan.scenario().transport.control, "transport.control")
 }
@@ -491,7 +494,7 @@ fn distrust(seen: &HostObservations, bound: Duration) -> Vec<String> {
     findings.into_iter().flatten().collect()
 }
 
-/// A program in a host that does its part.
+/// A host's program that performs its task.
 struct Host {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -545,13 +548,13 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // The process may have ended already; the error is ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The beginning of a run by the machine's clock, and emulated times that count from it.
+/// Start of the run by the machine's clock, and conversion of emulated times.
 #[derive(Copy, Clone)]
 struct Span {
     begin_ns: u64,
@@ -561,14 +564,14 @@ struct Span {
 }
 
 impl Span {
-    /// An emulated time by the machine's clock.
+    /// Converts an emulated time to the machine's clock.
     const fn real_ns(self, at_ns: u64) -> u64 {
         self.begin_ns.saturating_add(self.dilation.real_ns(at_ns))
     }
 }
 
-/// Waits for the hosts' reports and the systems' work, and meanwhile changes the links according to
-/// the scenario. Returns the reports, and the figures of circuits after the warm-up.
+/// Waits for the hosts' reports and the systems' work, and meanwhile changes links as the scenario
+/// says. Returns the reports, and the figures of circuits after the warm-up.
 fn watch<'a>(
     plan: &Plan,
     emulation: &Emulation,
@@ -613,8 +616,8 @@ fn watch<'a>(
                 .spawn(move || if wait_until(span.begin_ns) { running.work(emulation, time) } else { Ok(()) })
         };
         let working: Vec<_> = systems.map(work).collect();
-        // The hosts' programs end by themselves in time; Ctrl-C reaches them as well as this
-        // process, and their output then ends.
+        // The hosts' programs end by themselves in time. Ctrl-C reaches these programs as well as
+        // this process, and closes their output.
         let listen = || {
             hosts.iter_mut().try_for_each(|host| host.expect("done"))?;
             let done = working.into_iter().map(|work| work.join().expect("it does not panic"));

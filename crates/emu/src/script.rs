@@ -1,6 +1,7 @@
-//! Changes to a running network, as words: `2s link 3-4 down`.
+//! Changes to a running network in text form: `2s link 3-4 down`.
 //!
-//! Leaves out: when they are made, which is for the program that emulates. Read [`Change`] first.
+//! Leaves out: applying a change at its time, which the emulating program does. Read [`Change`]
+//! first.
 
 use crate::{EmuError, Emulation, LinkState};
 use anabranch_graph::{Topology, TopologyError};
@@ -8,7 +9,7 @@ use anabranch_units::{BitRate, Duration, LOSS_BURST_MAX, LinkId, ParseQuantityEr
 use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 
-/// A share of packets that are lost, and in which bursts: `1%`, `1000ppm`, `1% burst 8`.
+/// A share of lost packets, and the length of loss bursts: `1%`, `1000ppm`, `1% burst 8`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Parts per million, at most a million.
@@ -18,21 +19,21 @@ pub struct Loss {
     pub burst: Option<u32>,
 }
 
-/// Error of a text that names no change.
+/// Reason why a text is not a change.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ChangeError {
     /// The words do not have the form of a change.
     Shape,
-    /// A time or a rate that cannot be read.
+    /// The time or rate is invalid.
     Quantity(ParseQuantityError),
-    /// A share of packets that cannot be read, or is more than all.
+    /// The share of packets is invalid, or above 100 %.
     Loss(String),
-    /// A length of bursts that cannot be read, or that no burst has.
+    /// The length of bursts is invalid or out of range.
     Burst(String),
-    /// A link that would carry nothing.
+    /// The rate is zero, so the link would carry no packets.
     NoRate(BitRate),
-    /// No link is called so.
+    /// No link has this name.
     Link(TopologyError),
 }
 
@@ -95,10 +96,10 @@ enum LinkSetting {
     Loss(Loss),
 }
 
-/// A change of some links at a time after the start of the command.
+/// A change of one or more links at a time after the start of the command.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// When, from the start of the command.
+    /// Time of the change, counted from the start of the command.
     pub at: Duration,
     links: Vec<LinkId>,
     to: LinkSetting,
@@ -112,7 +113,7 @@ impl Display for Change {
 }
 
 impl Change {
-    /// Reads `TIME link LINK CHANGE`.
+    /// Parses `TIME link LINK CHANGE`.
     ///
     /// Errors: the wrong word, and the expected form.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, ChangeError> {
@@ -137,9 +138,9 @@ impl Change {
         Ok(Self { at: at.parse()?, links: links(name.trim(), topology)?, to, text: text.to_owned() })
     }
 
-    /// Makes the change now.
+    /// Applies the change now.
     ///
-    /// Errors: a value that no link can have, an emulation that has ended.
+    /// Errors: a value out of range for a link; an emulation that has ended.
     pub fn apply(&self, emulation: &Emulation) -> Result<(), EmuError> {
         for link in &self.links {
             let was = emulation.link_state(*link)?;
@@ -157,7 +158,7 @@ impl Change {
     }
 }
 
-/// The links that `A-B` (both directions), `A>B` (one) or `all` names.
+/// The links named by `A-B` (both directions), `A>B` (one direction) or `all`.
 fn links(name: &str, topology: &Topology) -> Result<Vec<LinkId>, ChangeError> {
     if name == "all" {
         return Ok(topology.link_ids().collect());
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn share_is_read_in_either_unit_up_to_one() {
+    fn loss_share_parses_as_percent_or_ppm() {
         let read = |t: &str| t.parse::<Loss>().map(|l| l.ppm);
         assert_eq!(
             (read("0.1%"), read("1 %"), read("1000ppm"), read("100%")),
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn share_may_set_bursts_and_keeps_them_otherwise() {
+    fn loss_share_without_burst_keeps_the_burst_length() {
         let read = |t: &str| t.parse::<Loss>();
         assert_eq!(read("1% burst 8"), Ok(Loss { ppm: 10_000, burst: Some(8) }));
         assert_eq!(read(" 5ppm burst  1000000 "), Ok(Loss { ppm: 5, burst: Some(1_000_000) }));
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_names_one_direction_both_or_all() {
+    fn change_names_one_direction_both_or_all_links() {
         let topology = internet2();
         let count =
             |t: &str| Change::parse(t, &topology).map(|c| (c.at, c.links.len(), c.to)).expect("well formed");
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_change_says_what_is_wrong() {
+    fn invalid_change_is_refused_with_the_reason() {
         let topology = internet2();
         for (text, expected) in [
             ("2 link 0-1 down", "write `2 s`"),

@@ -1,11 +1,12 @@
 //! The network's description in the environment of the sites' programs.
 //!
-//! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the site that they run in;
-//! `ANABRANCH_ADDRESS_<SITE>` is every site's address and `ANABRANCH_NETNS_<SITE>` a path for
-//! `nsenter --net=PATH`, by name (in capitals, `_` for characters that are no letter or digit) and
-//! by number; `ANABRANCH_DILATION` is the time dilation, and `ANABRANCH_DILATION_BASE` its base,
-//! one for all programs; `ANABRANCH_SITES` has all of this as JSON, with the address of each link's
-//! far end. Read [`SiteEnvironment`].
+//! `ANABRANCH_SITE` and `ANABRANCH_ADDRESS` are the name and address of the program's own site.
+//! `ANABRANCH_ADDRESS_<SITE>` is a site's address, and `ANABRANCH_NETNS_<SITE>` a path for `nsenter
+//! --net=PATH`. `<SITE>` is the site's number, or its name in capitals with `_` for every character
+//! that is no letter or digit. `ANABRANCH_DILATION` is the time dilation, and
+//! `ANABRANCH_DILATION_BASE` its base, the same for all programs. `ANABRANCH_TOPOLOGY` is the
+//! topology's name. `ANABRANCH_SITES` has all sites as JSON, with the address of each link's far
+//! end. Read [`SiteEnvironment`].
 
 use crate::{EmuError, Emulation, Isolation};
 use anabranch_dilate::ProgramTime;
@@ -21,17 +22,17 @@ pub struct SiteEnvironment {
     variables: Vec<(String, String)>,
     /// Name and address of each site.
     sites: Vec<(String, String)>,
-    /// Libraries that programs load before all others.
+    /// Libraries that programs load before all other libraries.
     preload: Vec<PathBuf>,
-    /// A process in each site, which stands for its namespace: in a user namespace our own
-    /// descriptors cannot be opened from inside.
+    /// In a user namespace, one process in each site, through which programs open the site's
+    /// namespace; they cannot open our own descriptors.
     holders: Vec<Child>,
 }
 
 impl Drop for SiteEnvironment {
     fn drop(&mut self) {
         for holder in &mut self.holders {
-            // The process may have ended already; nothing depends on it now.
+            // The process may have ended already; the error is ignored.
             let _ = holder.kill();
             let _ = holder.wait();
         }
@@ -39,9 +40,9 @@ impl Drop for SiteEnvironment {
 }
 
 impl SiteEnvironment {
-    /// The description of `topology`, which `emulation` emulates.
+    /// Describes `topology`, which `emulation` emulates.
     ///
-    /// Errors: in a user namespace, a program (`sleep`) that does not start in each site.
+    /// Errors: in a user namespace, the program `sleep` does not start in a site.
     pub fn new(topology: &Topology, emulation: &Emulation) -> Result<Self, EmuError> {
         let mut all =
             Self { variables: Vec::new(), sites: Vec::new(), preload: Vec::new(), holders: Vec::new() };
@@ -73,13 +74,13 @@ impl SiteEnvironment {
         Ok(all)
     }
 
-    /// The same, where programs load these libraries before all others.
+    /// Adds libraries that programs load before all other libraries.
     pub fn with_preload(mut self, libraries: Vec<PathBuf>) -> Self {
         self.preload = libraries;
         self
     }
 
-    /// The same, with more variables.
+    /// Adds variables for programs.
     pub fn with_variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         self.variables.extend(variables);
         self
@@ -98,7 +99,7 @@ impl SiteEnvironment {
         Ok(path)
     }
 
-    /// Tells it to `command`, which is to run in `site`.
+    /// Sets the description's variables for `command`, which is to run in `site`.
     ///
     /// Panics: if the site is not of this topology.
     pub fn give(&self, command: &mut Command, site: SiteId) {
@@ -109,7 +110,7 @@ impl SiteEnvironment {
     }
 }
 
-/// Has `command` load these libraries first, then the libraries that it has inherited.
+/// Makes `command` load these libraries first, before the libraries in its inherited `LD_PRELOAD`.
 pub fn give_preload(command: &mut Command, libraries: &[PathBuf]) {
     if libraries.is_empty() {
         return;
@@ -131,7 +132,7 @@ mod tests {
     use std::ffi::OsString;
 
     #[test]
-    fn inherited_libraries_stay_behind_ours() {
+    fn our_libraries_precede_inherited_ones_in_ld_preload() {
         let surroundings = SiteEnvironment {
             variables: Vec::new(),
             sites: vec![("a".to_owned(), "10.77.0.1".to_owned())],

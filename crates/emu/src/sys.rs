@@ -1,7 +1,8 @@
-//! The system calls that std lacks, each behind a safe function. All `unsafe` of this room is here.
+//! System calls that std lacks, each behind a safe function. This module has all `unsafe` code of
+//! this crate.
 //!
-//! Everything that [`crate::build`] calls between `fork` and `_exit` allocates little and takes no
-//! lock of ours, since other threads of the forked program are gone then.
+//! All functions that [`crate::build`] calls between `fork` and `_exit` allocate little and take no
+//! lock of ours, because a forked process has none of the other threads.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -14,13 +15,13 @@ fn check_len(result: isize) -> Result<usize> {
     usize::try_from(result).map_err(|_| Error::last_os_error())
 }
 
-/// Side of a [`fork`] that a process is on.
+/// Side of a [`fork`] on which a process is.
 pub(crate) enum Fork {
     Parent(libc::pid_t),
     Child,
 }
 
-/// Makes a copy of this process with this thread only.
+/// Forks this process; the child has a copy of the calling thread only.
 pub(crate) fn fork() -> Result<Fork> {
     // SAFETY: no memory is passed. The child runs `build::run_child` only, which ends in `_exit`;
     // glibc and musl keep their allocators usable in a forked child.
@@ -36,7 +37,7 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Waits for child `pid` to end; also returns if someone else has waited for it.
+/// Waits for child `pid` to end; also returns if another call has already waited for the child.
 pub(crate) fn wait_for(pid: libc::pid_t) {
     // SAFETY: a null status pointer means that the status is not wanted.
     while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } < 0
@@ -65,9 +66,9 @@ pub(crate) fn effective_ids() -> (libc::uid_t, libc::gid_t) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Detaches a forked child from the terminal and from its parent's files: a separate session that
-/// ignores the terminal's signals, with `keep` and the null device as its only descriptors. Returns
-/// the new number of `keep`.
+/// Detaches a forked child from the terminal and from its parent's files. The child gets a separate
+/// session that ignores the terminal's signals, with `keep` and the null device as its only
+/// descriptors. Returns the new number of `keep`.
 pub(crate) fn detach(keep: OwnedFd) -> RawFd {
     const KEPT: RawFd = 3;
     // SAFETY: calls on descriptors and signals of this process, which is a fresh copy that shares
@@ -96,7 +97,7 @@ pub(crate) fn detach(keep: OwnedFd) -> RawFd {
     KEPT
 }
 
-/// A pair of connected sockets that keep message boundaries.
+/// Creates a pair of connected sockets that keep message boundaries.
 pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -106,9 +107,9 @@ pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// Most descriptors in one message.
+/// Maximum number of descriptors in one message.
 pub(crate) const FDS_MAX: usize = 4;
-/// Room for a control message of [`FDS_MAX`] descriptors, aligned as `cmsghdr` must be.
+/// Buffer for a control message of [`FDS_MAX`] descriptors, aligned as `cmsghdr` requires.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; 64]);
 
@@ -142,7 +143,7 @@ pub(crate) fn send_with_fds(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> Resul
     }
 }
 
-/// Receives one message and the descriptors with it. No bytes means that the other side is gone.
+/// Receives one message and its descriptors. An empty message means that the other side has closed.
 pub(crate) fn receive_with_fds(socket: RawFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     let mut control = ControlBuffer([0; 64]);
     let mut io = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -172,7 +173,7 @@ pub(crate) fn receive_with_fds(socket: RawFd, bytes: &mut [u8]) -> Result<(usize
     }
 }
 
-/// Reads one packet. `None`: none waits.
+/// Reads one packet; `None` if no packet is waiting.
 #[inline]
 pub(crate) fn read_packet(fd: RawFd, buffer: &mut [u8]) -> Result<Option<usize>> {
     // SAFETY: the buffer is passed with its own length.
@@ -193,7 +194,8 @@ pub(crate) fn write_packet(fd: RawFd, packet: &[u8]) -> Result<()> {
     check_len(unsafe { libc::write(fd, packet.as_ptr().cast(), packet.len()) }).map(drop)
 }
 
-/// Reads a file from its start; for descriptors of `/proc`, this makes the kernel regenerate it.
+/// Reads a file from its start. For descriptors of `/proc`, the kernel then regenerates the
+/// content.
 pub(crate) fn read_from_start(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
     let mut content = vec![0; 16 * 1024];
     // SAFETY: the buffer is passed with its own length.
@@ -202,14 +204,14 @@ pub(crate) fn read_from_start(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// A descriptor that becomes readable by [`ring`].
+/// Creates a descriptor that [`ring`] makes readable.
 pub(crate) fn bell() -> Result<OwnedFd> {
     // SAFETY: no memory is passed; the descriptor is fresh.
     unsafe { Ok(OwnedFd::from_raw_fd(check(libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC))?)) }
 }
 
 pub(crate) fn ring(bell: &OwnedFd) {
-    // A full counter means that it is already ringing.
+    // A full counter means that the bell is already ringing.
     let _ = write_packet(bell.as_raw_fd(), &1u64.to_ne_bytes());
 }
 
@@ -222,7 +224,7 @@ pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Waits until one of `fds` is ready or the time is over; `None` waits without a limit.
+/// Waits until one of `fds` is ready or the timeout has passed; `None` waits without a limit.
 pub(crate) fn wait(fds: &mut [libc::pollfd], timeout: Option<std::time::Duration>) {
     let time = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -243,13 +245,13 @@ pub(crate) fn wake_on_time() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-/// Puts this thread ahead of all ordinary ones (SCHED_RR, lowest real-time priority).
+/// Gives this thread priority over all ordinary threads (SCHED_RR, lowest real-time priority).
 pub(crate) fn schedule_real_time() -> Result<()> {
     // SAFETY: all-zero bytes are a valid sched_param; thread 0 is the calling one.
     unsafe {
         let mut param: libc::sched_param = std::mem::zeroed();
         param.sched_priority = 1;
-        // Children of this thread, if any, do not inherit it.
+        // Child processes of this thread do not inherit the policy.
         check(libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &param)).map(drop)
     }
 }
@@ -286,7 +288,7 @@ pub(crate) fn clock_resolution_ns() -> Option<u64> {
     (result == 0).then(|| time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())
 }
 
-/// Adds `hook` to the steps of a command's child before it becomes the program.
+/// Adds `hook` to the steps that a command's child performs before exec.
 pub(crate) fn before_exec(
     command: &mut std::process::Command,
     hook: impl FnMut() -> Result<()> + Send + Sync + 'static,

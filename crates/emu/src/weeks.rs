@@ -1,13 +1,14 @@
 //! Circuits that follow demand, under the real clock: the scheduling loop of a hybrid switch.
 //!
-//! The loop is a system's [`CircuitControl`], the same machine as in the simulator. Once a week it
-//! gets the bytes in the switch's queues, and the switch gets its next week. Announced demand is
-//! counted by TCP connection. A SYN from a host opens a connection, payload counts as forwarded
-//! once it has left the switch, and a FIN or RST cancels the rest.
+//! The loop drives a system's [`CircuitControl`], the same machine as in the simulator. Once a week
+//! the control gets the bytes in the switch's queues, and the switch gets its next week. Announced
+//! demand is counted by TCP connection. A SYN from a host opens a connection, payload counts as
+//! forwarded once it has left the switch, and a FIN or RST cancels the remaining demand.
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.2.2
-//! and §2.5.2. Differs: the end of a connection is seen on the wire, not in the program's call.
-//! Leaves out: the socket of announcements, the decisions (a system's). Read [`Weeks`] first.
+//! and §2.5.2. Differs: the end of a connection is seen in its packets, not in the program's call.
+//! Leaves out: the socket for announcements; the decisions, which a system makes. Read [`Weeks`]
+//! first.
 
 use crate::AnnounceError;
 use crate::error::CONNECTIONS_MAX;
@@ -18,34 +19,35 @@ use etherparse::{IpNumber, Ipv4HeaderSlice, TcpHeaderSlice};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Weeks of circuits that follow demand, since the start or the last call.
+/// Figures of the weeks of circuits that follow demand, since the start or the last call.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ScheduleFigures {
-    /// Weeks that were decided.
+    /// Weeks that the control has decided.
     pub weeks: u64,
-    /// Days of these weeks.
+    /// Total number of days in these weeks.
     pub scheduled_days: u64,
-    /// Mean of the demand in the estimates of these weeks.
+    /// Mean over these weeks of the estimated demand, in bytes.
     pub demand_bytes_mean: f64,
-    /// Announcements of programs that were taken.
+    /// Announcements of programs that were accepted.
     pub announcements: u64,
     /// Announcements that were refused.
     pub announcements_refused: u64,
-    /// Reports of flows since the start that the control refused, so that its demand can be wrong.
+    /// Reports about flows that the control has refused since the start. Each means that the
+    /// estimated demand may be wrong.
     pub unknown_reports: u64,
 }
 
 /// One direction of a TCP connection between two racks.
 #[derive(Debug)]
 struct Connection {
-    /// Number of the flow at the control.
+    /// The control's number for the flow.
     number: u32,
     racks: [u16; 2],
-    /// Sequence number of its first byte.
+    /// Sequence number of the connection's first byte.
     first_seq: u32,
-    /// Position behind the last byte that the switch has forwarded.
+    /// Stream position behind the last byte that the switch has forwarded.
     forwarded_until: u64,
-    /// Coflow of the last announcement, and its bytes so far.
+    /// Coflow of the last announcement, and the bytes announced for it so far.
     coflow: String,
     coflow_bytes: u64,
 }
@@ -55,30 +57,30 @@ struct Connection {
 pub(crate) struct Weeks {
     schedule: CircuitSchedule,
     control: Box<dyn CircuitControl>,
-    /// Whether the control needs reports of connections.
+    /// True if the control needs reports about connections.
     follows_flows: bool,
     /// Rack of each site. `None` for a switch.
     rack_of: Vec<Option<u16>>,
     connections: BTreeMap<FlowKey, Connection>,
-    /// Connections so far.
+    /// Number of connections opened so far.
     opened: u32,
     figures: ScheduleFigures,
 }
 
 impl Weeks {
-    /// The loop of `schedule`, for sites in the racks `rack_of`.
+    /// Creates the loop of `schedule` for sites in the racks `rack_of`.
     pub(crate) fn new(schedule: CircuitSchedule, rack_of: Vec<Option<u16>>) -> Self {
         let (control, follows_flows) = (schedule.plan.control(), schedule.plan.follows_flows());
         let (connections, figures) = (BTreeMap::new(), ScheduleFigures::default());
         Self { schedule, control, follows_flows, rack_of, connections, opened: 0, figures }
     }
 
-    /// Whether [`Self::handle_forwarded`] needs the packets that leave the switch.
+    /// True if [`Self::handle_forwarded`] needs the packets that leave the switch.
     pub(crate) const fn follows_flows(&self) -> bool {
         self.follows_flows
     }
 
-    /// A program at site `source` has sent `packet` to site `destination`.
+    /// Handles `packet`, which a program at site `source` has sent to site `destination`.
     pub(crate) fn handle_sent(&mut self, source: u16, destination: u16, packet: &[u8]) {
         let rack = |site: u16| self.rack_of.get(usize::from(site)).copied().flatten();
         let racks = rack(source).zip(rack(destination)).filter(|(source, destination)| source != destination);
@@ -95,7 +97,7 @@ impl Weeks {
         }
     }
 
-    /// The switch has forwarded `packet`.
+    /// Handles `packet`, which the switch has forwarded.
     pub(crate) fn handle_forwarded(&mut self, packet: &[u8]) {
         let Some(segment) = Segment::parse(packet).filter(|segment| segment.payload_bytes > 0) else {
             return;
@@ -107,9 +109,9 @@ impl Weeks {
         self.control.handle_forwarded(connection.number, position, segment.payload_bytes);
     }
 
-    /// A program has announced that `flow` has `bytes` to send for `coflow`, in all.
+    /// Handles a program's announcement that `flow` has `bytes` to send in total for `coflow`.
     ///
-    /// Errors: circuits that follow no announcements, no such connection between two racks.
+    /// Errors: the circuits follow no announcements; no such connection between two racks is open.
     pub(crate) fn handle_announced(
         &mut self,
         flow: FlowKey,
@@ -137,24 +139,25 @@ impl Weeks {
         Ok(())
     }
 
-    /// When to call [`Self::handle_queues`] next.
+    /// Time of the next call of [`Self::handle_queues`].
     pub(crate) fn poll_timeout(&self) -> Instant {
         self.control.poll_timeout()
     }
 
-    /// Decides a week, by the bytes in the switch's queues, the source's row first.
+    /// Makes the control decide a week. `bytes` are the bytes in the switch's queues, by source,
+    /// then destination.
     pub(crate) fn handle_queues(&mut self, now: Instant, bytes: Vec<u64>) {
         self.control.handle_queues(now, bytes);
     }
 
-    /// The timetable that the switch is to get, and when it begins, until `None`.
+    /// The next timetable for the switch and the time at which it starts; call until `None`.
     pub(crate) fn poll_timetable(&mut self) -> Option<(Timetable<Matching>, Instant)> {
         let week = self.control.poll_week()?;
         self.count(&week);
         Some((self.schedule.timetable(&week), week.begins_at))
     }
 
-    /// The figures since the start or the last call.
+    /// Returns the figures since the start or the last call, and resets them.
     pub(crate) fn take(&mut self) -> ScheduleFigures {
         let unknown_reports = self.figures.unknown_reports;
         std::mem::replace(&mut self.figures, ScheduleFigures { unknown_reports, ..Default::default() })
@@ -193,18 +196,18 @@ impl Weeks {
 }
 
 impl Connection {
-    /// Position of the byte with this sequence number that is nearest to the last forwarded byte.
-    /// `None` before the first byte.
+    /// Stream position of the byte with sequence number `seq`: of all candidates, the one nearest
+    /// to the last forwarded byte. `None` if it lies before the first byte.
     fn position(&self, seq: u32) -> Option<u64> {
         let apart = seq.wrapping_sub(self.first_seq).wrapping_sub(self.forwarded_until as u32) as i32;
         self.forwarded_until.checked_add_signed(apart.into())
     }
 }
 
-/// The fields of a TCP segment that matter here.
+/// The fields of a TCP segment that the loop reads.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Segment {
-    /// Source and destination.
+    /// Source and destination of the segment.
     flow: FlowKey,
     seq: u32,
     payload_bytes: u32,
@@ -214,7 +217,8 @@ struct Segment {
 }
 
 impl Segment {
-    /// The segment in an IPv4 packet. `None` for other protocols, later fragments, cut headers.
+    /// Parses the segment in an IPv4 packet. `None` for other protocols, later fragments, and
+    /// truncated headers.
     fn parse(packet: &[u8]) -> Option<Self> {
         let ip = Ipv4HeaderSlice::from_slice(packet).ok()?;
         if ip.protocol() != IpNumber::TCP || ip.fragments_offset().value() != 0 {

@@ -1,12 +1,12 @@
 //! The built-in topologies: `butterfly`, `internet2` and `b4`.
 //!
-//! Source of the links: the networks that CodedBulk (section 4.1) is measured on. The paper says of
-//! the cities only that they are "chosen to closely emulate" these networks. The cities here are
-//! therefore this project's choice, from publications of the networks' owners; the source stands
-//! with each table. A delay is the time of light in fibre over the distance between the cities: see
+//! Source of the links: the networks on which CodedBulk (section 4.1) was measured. The paper says
+//! of the cities only that they are "chosen to closely emulate" these networks. The cities here are
+//! therefore this project's choice, from publications of the networks' owners; each table states
+//! its source. A delay is the propagation time in fibre over the distance between the cities: see
 //! [`fibre_delay`].
 //!
-//! Leaves out: real capacities (all links have the capacity asked for) and topologies from files
+//! Leaves out: real capacities (all links have the requested capacity); topologies from files
 //! ([`crate::file`]). Read [`BUILTINS`] and [`builtin`] first.
 
 use crate::{CAPACITY_MAX, GeoPoint, LinkProperties, Topology};
@@ -16,7 +16,7 @@ use anabranch_units::{BitRate, Duration, SiteId};
 /// A built-in topology, for lists and help texts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// Name that selects it.
+    /// Name that selects the topology.
     pub name: &'static str,
     /// Description in one line.
     pub description: &'static str,
@@ -38,20 +38,20 @@ pub const BUILTINS: &[Builtin] = &[
     },
 ];
 
-/// Why there is no such built-in topology.
+/// Reason why a built-in topology cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuiltinError {
     /// No built-in topology has this name.
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// No link can have the capacity asked for.
+    /// The requested capacity is invalid for a link.
     Capacity {
-        /// The topology asked for.
+        /// The requested topology.
         name: &'static str,
-        /// The capacity.
+        /// The requested capacity.
         capacity: BitRate,
     },
 }
@@ -71,15 +71,15 @@ impl std::fmt::Display for BuiltinError {
 }
 impl std::error::Error for BuiltinError {}
 
-/// Signal speed in fibre: two thirds of light's in vacuum.
+/// Signal speed in fibre: two thirds of the speed of light in vacuum.
 ///
 /// Units: metres per second.
 pub const FIBRE_SPEED_MPS: f64 = 299_792_458.0 * 2.0 / 3.0;
 
-/// Length of a fibre as a multiple of the great circle between its ends.
+/// Length of a fibre divided by the great circle between its ends.
 ///
-/// Source: the links of [`internet2`](BUILTINS) add up to 14,380 km of great circle. The fibre
-/// under them is 13,500 route miles (21,700 km), as Internet2 told APAN's 24th meeting in 2007.
+/// Source: the links of [`internet2`](BUILTINS) add up to 14,380 km of great circle. The fibre of
+/// these links has 13,500 route miles (21,700 km), as Internet2 told APAN's 24th meeting in 2007.
 /// That sum includes fibre that carries none of the thirteen links, so the factor is an upper
 /// estimate; under oceans the factor is nearer 1.2.
 pub const PATH_STRETCH: f64 = 1.5;
@@ -87,13 +87,13 @@ pub const PATH_STRETCH: f64 = 1.5;
 /// Mean radius of the Earth in metres.
 const EARTH_RADIUS_M: f64 = 6_371_008.8;
 
-/// Great-circle distance between two places, with the Earth as a sphere (error below 0.6 %).
+/// Great-circle distance between two places on a spherical Earth (error below 0.6 %).
 ///
 /// Units: metres.
 pub fn great_circle_m(a: GeoPoint, b: GeoPoint) -> f64 {
     let (lat_a, lat_b) = (a.latitude_deg.to_radians(), b.latitude_deg.to_radians());
     let d_lon = (b.longitude_deg - a.longitude_deg).to_radians();
-    // Haversine formula: well conditioned for near points. The clamp is for antipodes.
+    // Haversine formula, which is well conditioned for near points. The clamp is for antipodes.
     let h = ((lat_b - lat_a) / 2.0).sin().powi(2) + lat_a.cos() * lat_b.cos() * (d_lon / 2.0).sin().powi(2);
     2.0 * EARTH_RADIUS_M * h.clamp(0.0, 1.0).sqrt().asin()
 }
@@ -101,8 +101,8 @@ pub fn great_circle_m(a: GeoPoint, b: GeoPoint) -> f64 {
 /// One-way delay of a fibre between two places: great circle times `stretch`, at
 /// [`FIBRE_SPEED_MPS`].
 ///
-/// Units: the result is rounded to a whole microsecond. It is then short when printed and does not
-/// depend on the last bit of a machine's sine.
+/// Units: the result is rounded to a whole microsecond, so that it is short in print and
+/// independent of the last bit of a machine's sine.
 pub fn fibre_delay(a: GeoPoint, b: GeoPoint, stretch: f64) -> Duration {
     fibre_delay_over(great_circle_m(a, b) * stretch)
 }
@@ -114,7 +114,7 @@ pub(crate) fn fibre_delay_over(metres: f64) -> Duration {
 
 /// The built-in topology called `name`, with the given capacity on every link.
 ///
-/// Errors: an unknown name; a capacity that no link can have.
+/// Errors: an unknown name; an invalid capacity.
 ///
 /// ```
 /// use anabranch_graph::builtin::builtin;
@@ -135,14 +135,14 @@ pub fn builtin(name: &str, capacity: BitRate) -> Result<Topology, BuiltinError> 
     })
 }
 
-/// Name, degrees north, degrees east.
+/// Name of the city, degrees north, degrees east.
 type City = (&'static str, f64, f64);
 
 /// The nine routers of Internet2.
 ///
-/// Source: the routers and links of the Internet2 network that replaced Abilene in 2007. With this
-/// numbering, that network's links are exactly the thirteen links of CodedBulk's topology, so the
-/// numbering is not a choice.
+/// Source: the routers and links of the Internet2 network that replaced Abilene in 2007. The
+/// numbering follows from the links: with it, the network's links are exactly the thirteen links of
+/// CodedBulk's topology.
 const INTERNET2_SITES: &[City] = &[
     ("seattle", 47.61, -122.33),
     ("los-angeles", 34.05, -118.24),
@@ -159,12 +159,12 @@ const INTERNET2_LINKS: &[(u16, u16)] =
 
 /// Thirteen of Google's data centres.
 ///
-/// Source: the places that Google lists as its own data centres, those in service by 2016. It is
-/// not published which of them is which site. Without site 12 the links are the 19 of Jain and
-/// others, *B4* (SIGCOMM 2013), figure 1. They form a pair (0, 1), a group of six in the middle (2
-/// to 7) and a group of four (8 to 11). The data centres form two in Asia, six in the United States
-/// and four in Europe, and Chile is site 12. Within a continent the assignment is the one with the
-/// least total great circle, 83,000 km.
+/// Source: Google's list of the data centres that it owns, restricted to those in service by 2016.
+/// Which data centre is which site is not published. Without site 12 the links are the 19 links of
+/// Jain and others, *B4* (SIGCOMM 2013), figure 1. They form a pair (0, 1), a group of six in the
+/// middle (2 to 7) and a group of four (8 to 11). The data centres form two in Asia, six in the
+/// United States and four in Europe, and Chile is site 12. Within a continent the assignment is the
+/// one with the minimum total great circle, 83,000 km.
 const B4_SITES: &[City] = &[
     ("singapore", 1.35, 103.82),
     ("changhua", 24.05, 120.52),
@@ -222,9 +222,9 @@ fn cabled(name: &str, cities: &[City], cables: &[(u16, u16)], capacity: BitRate)
 /// The butterfly: `s` sends to `t1` and `t2`, and both paths need the link from `c` to `d`.
 ///
 /// Source: Ahlswede and others, *Network information flow* (2000), figure 7.
-/// Differs: links are one-way, while the other two topologies are full duplex. With links back from
-/// `t1` and `t2` to `d`, two trees would carry as much as the code, and the network would show no
-/// gain from coding.
+/// Differs: links are one-way, unlike in the other two topologies. With opposite links from `t1`
+/// and `t2` to `d`, two trees would carry as much as the code, and the network would show no gain
+/// from coding.
 fn butterfly(capacity: BitRate) -> Topology {
     let mut topology = Topology::new("butterfly");
     for name in ["s", "a", "b", "c", "d", "t1", "t2"] {
@@ -237,8 +237,8 @@ fn butterfly(capacity: BitRate) -> Topology {
     topology
 }
 
-/// Delay of each link of the butterfly. The butterfly has no place on Earth, so the value is
-/// arbitrary.
+/// Delay of each link of the butterfly. The value is arbitrary, because the butterfly has no
+/// positions on Earth.
 const BUTTERFLY_DELAY: Duration = Duration::from_ms(5);
 
 #[cfg(test)]
@@ -261,10 +261,11 @@ mod tests {
     }
 
     #[test]
-    fn links_are_those_of_the_paper() {
+    fn builtin_links_match_the_paper() {
         let pairs = |name| {
             let t = builtin(name, BitRate::mbps(1)).expect("it is listed");
-            // One of the two links of each cable, smaller site first, as in the paper.
+            // One of the two links of each cable, from the site with the smaller number, as in the
+            // paper.
             let forth = t.links().iter().filter(|l| l.from < l.to);
             forth.map(|l| format!("{}-{}", l.from, l.to)).collect::<Vec<_>>().join(" ")
         };
@@ -288,11 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn delays_follow_from_the_cities() {
+    fn builtin_delays_follow_from_the_cities() {
         let t = builtin("internet2", BitRate::mbps(1)).expect("it is listed");
         let delays: Vec<_> = t.links().iter().step_by(2).map(|l| l.properties.delay.as_us()).collect();
         assert_eq!(delays, INTERNET2_DELAYS_US);
-        // The measurement behind the stretch: 21,700 km of fibre under these links.
+        // The measurement behind the stretch: these links have 21,700 km of fibre.
         let great_circles_km = delays.iter().sum::<u64>() as f64 * 1e-9 * FIBRE_SPEED_MPS / PATH_STRETCH;
         assert!((great_circles_km - 14_380.0).abs() < 10.0, "{great_circles_km}");
         assert!((21_700.0 / great_circles_km - PATH_STRETCH).abs() < 0.05);
@@ -301,7 +302,7 @@ mod tests {
         [11603, 8455, 7001, 16556, 11145, 7813, 8467, 4982, 7112, 6550, 7167, 8586, 2455];
 
     #[test]
-    fn distances_agree_with_known_ones() {
+    fn great_circle_distances_match_known_values() {
         let at = |latitude_deg, longitude_deg| GeoPoint { latitude_deg, longitude_deg };
         let quarter = great_circle_m(at(0.0, 0.0), at(0.0, 90.0));
         assert!((quarter - EARTH_RADIUS_M * std::f64::consts::FRAC_PI_2).abs() < 1e-3);

@@ -1,23 +1,24 @@
-//! Networks within a data centre, by their size: star, dumbbell, leaf-spine and fat tree.
+//! Data-centre networks of a given size: star, dumbbell, leaf-spine and fat tree.
 //!
-//! The hosts are sites 0, 1, … in order, named `h0`, `h1`, …; the switches follow. Each connection
-//! of two sites is a full-duplex cable. The cables of the hosts come first: host x sends over link
-//! 2x and receives over link 2x + 1.
+//! The hosts are sites 0, 1, … in order, named `h0`, `h1`, …; the switches follow. All connections
+//! are full-duplex cables. The cables of the hosts come first: host x sends over link 2x and
+//! receives over link 2x + 1.
 //!
 //! Source of the fat tree: Al-Fares, Loukissas and Vahdat, *A scalable, commodity data center
 //! network architecture* (SIGCOMM 2008), section 2.2. Leaves out: the choice of routes
-//! ([`crate::Routes`]), and places, since hosts have none. Read [`star`] and [`fat_tree`] first.
+//! ([`crate::Routes`]); geographical positions, which these sites do not have. Read [`star`] and
+//! [`fat_tree`] first.
 
 use crate::{LINKS_MAX, LinkProperties, SITES_MAX, Topology, TopologyError};
 use anabranch_units::SiteId;
 
-/// Why there is no such network.
+/// Reason why a network cannot be built.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DatacentreError {
-    /// A number that must be at least one is zero.
+    /// A number is zero but must be at least one.
     Zero {
-        /// The network asked for.
+        /// The requested network.
         network: String,
         /// The zero quantity.
         what: &'static str,
@@ -29,18 +30,18 @@ pub enum DatacentreError {
     },
     /// The network would have more sites or links than a topology may have.
     TooMany {
-        /// The network asked for.
+        /// The requested network.
         network: String,
-        /// The items that are too many.
+        /// Kind of the items that are too many.
         what: &'static str,
-        /// Their number; `usize::MAX` stands for all larger numbers.
+        /// Number of items; `usize::MAX` also stands for larger numbers.
         got: usize,
         /// Maximum number.
         limit: usize,
         /// Advice for the user.
         instead: &'static str,
     },
-    /// A link cannot have these properties.
+    /// The properties are invalid for a link.
     Link(TopologyError),
 }
 
@@ -72,10 +73,9 @@ impl From<TopologyError> for DatacentreError {
     }
 }
 
-/// `hosts` hosts around one switch, `hub`.
+/// A star of `hosts` hosts around one switch, `hub`.
 ///
-/// Errors: no hosts, more hosts than fit together with the switch in [`SITES_MAX`], properties that
-/// no link can have.
+/// Errors: no hosts; more sites than [`SITES_MAX`]; invalid link properties.
 ///
 /// ```
 /// use anabranch_graph::{LinkProperties, datacentre::star};
@@ -100,12 +100,12 @@ pub fn star(hosts: usize, properties: &LinkProperties) -> Result<Topology, Datac
 
 /// `pairs` hosts at each end of one shared cable.
 ///
-/// Hosts 0 to `pairs` - 1 are at the switch `left`, as many more are at the switch `right`; host x
-/// forms a pair with host `pairs` + x. The hosts' cables have the properties `edge`, the shared
-/// cable has `bottleneck`. The links of the shared cable are the last two, left to right first.
+/// Hosts 0 to `pairs` - 1 are at the switch `left`, and `pairs` further hosts are at the switch
+/// `right`; host x forms a pair with host `pairs` + x. The hosts' cables have the properties
+/// `edge`, the shared cable has `bottleneck`. The shared cable has the last two links,
+/// first from left to right.
 ///
-/// Errors: no pairs, more hosts than fit together with the switches in [`SITES_MAX`], properties
-/// that no link can have.
+/// Errors: no pairs; more sites than [`SITES_MAX`]; invalid link properties.
 pub fn dumbbell(
     pairs: usize,
     edge: &LinkProperties,
@@ -127,11 +127,12 @@ pub fn dumbbell(
 
 /// Racks of hosts under top-of-rack switches; each of these switches has a cable to every spine.
 ///
-/// Host x is under the switch `tor-T`, T = x / `hosts_per_tor`; the switches `spine-S` follow the
-/// tors. The hosts' cables have the properties `edge`, the cables from tor to spine have `uplink`.
+/// Host x is under the switch `tor-T`, T = x / `hosts_per_tor`. The switches `spine-S` follow the
+/// top-of-rack switches. The hosts' cables have the properties `edge`, the cables between `tor-T`
+/// and `spine-S` have `uplink`.
 ///
-/// Errors: one of the three numbers is zero, more than fits in [`SITES_MAX`] and [`LINKS_MAX`],
-/// properties that no link can have.
+/// Errors: one of the three numbers is zero; more sites than [`SITES_MAX`] or links than
+/// [`LINKS_MAX`]; invalid link properties.
 pub fn leaf_spine(
     tors: usize,
     spines: usize,
@@ -165,14 +166,15 @@ pub fn leaf_spine(
 /// Maximum number of ports per switch of a fat tree that fits in [`SITES_MAX`].
 pub const FAT_TREE_PORTS_MAX: usize = 22;
 
-/// The three-layer fat tree of switches with `k` ports. All cables are alike.
+/// The three-layer fat tree of switches with `k` ports. All cables have the same properties.
 ///
-/// It has k^3 / 4 hosts in k pods. Host x is in pod P = x / (k/2)^2 under the switch `edge-P-E`, E
-/// = x / (k/2) mod k/2. The switches `agg-P-A`, A below k/2, connect the edge switches of their pod
-/// with the cores: aggregation A of every pod has cables to `core-C` for C = A k/2 to A k/2 + k/2 -
-/// 1. Edge switches come first, pod by pod, then aggregations in the same order, then cores.
+/// The tree has k^3 / 4 hosts in k pods. Host x is in pod P = x / (k/2)^2 under the switch
+/// `edge-P-E`, E = x / (k/2) mod k/2. The switches `agg-P-A`, with A below k/2, connect the edge
+/// switches of their pod with the cores. Aggregation switch A of every pod has cables to `core-C`
+/// for C from A k/2 to A k/2 + k/2 - 1. Edge switches have the lowest ids, pod by pod, then
+/// aggregation switches in the same order, then cores.
 ///
-/// Errors: k that is zero, odd, or above [`FAT_TREE_PORTS_MAX`]; properties that no link can have.
+/// Errors: k is zero, odd, or above [`FAT_TREE_PORTS_MAX`]; invalid link properties.
 /// Source: Al-Fares and others (2008), section 2.2.
 ///
 /// ```
@@ -215,7 +217,7 @@ pub fn fat_tree(k: usize, properties: &LinkProperties) -> Result<Topology, Datac
     Ok(topology)
 }
 
-/// A topology of `hosts` hosts, if that many switches and cables can be added to it.
+/// Creates a topology of `hosts` hosts if it has room for the given numbers of switches and cables.
 fn with_hosts(
     name: String,
     hosts: usize,
@@ -244,7 +246,7 @@ fn add_switches(
     names.map(|name| topology.add_switch(name)).collect()
 }
 
-/// The id of a host.
+/// The site id of a host.
 fn site(host: usize) -> SiteId {
     SiteId(u16::try_from(host).expect("hosts were counted against SITES_MAX"))
 }
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_come_first_and_their_cables_bear_their_numbers() {
+    fn hosts_and_their_cables_have_the_lowest_ids() {
         for (t, hosts) in one_of_each() {
             for id in t.site_ids() {
                 assert_eq!(t.site(id).is_switch, id.0 >= hosts, "{} site {id}", t.name());
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_a_cable() {
+    fn every_connection_is_a_full_duplex_cable() {
         for (t, _) in one_of_each() {
             for pair in t.links().chunks(2) {
                 assert_eq!((pair[0].from, pair[0].to), (pair[1].to, pair[1].from));
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dumbbell_is_two_stars_joined_by_the_bottleneck() {
+    fn dumbbell_is_two_stars_joined_by_the_bottleneck() {
         let t = dumbbell(2, &edge(), &inner()).expect("it fits");
         assert_eq!(next_to(&t, "left"), ["h0", "h1", "right"]);
         assert_eq!(next_to(&t, "right"), ["h2", "h3", "left"]);
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fat_tree_is_joined_as_in_the_paper() {
+    fn fat_tree_has_the_links_of_the_paper() {
         let t = fat_tree(4, &edge()).expect("it fits");
         assert_eq!(next_to(&t, "edge-0-0"), ["h0", "h1", "agg-0-0", "agg-0-1"]);
         assert_eq!(next_to(&t, "edge-2-1"), ["h10", "h11", "agg-2-0", "agg-2-1"]);
@@ -382,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_network_can_be_is_refused() {
+    fn invalid_datacentre_sizes_and_properties_are_refused() {
         let message = |t: Result<Topology, DatacentreError>| t.expect_err("no such network").to_string();
         assert_eq!(message(star(0, &edge())), "star-0: 0 hosts: must be at least 1");
         assert_eq!(message(dumbbell(0, &edge(), &inner())), "dumbbell-0: 0 pairs: must be at least 1");
@@ -398,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn written_networks_read_back_the_same() {
+    fn written_networks_read_back_equal() {
         let defaults = Defaults::new(BitRate::mbps(1));
         for (t, _) in one_of_each() {
             assert_eq!(parse(&toml::write(&t), Format::Toml, "net.toml", &defaults), Ok(t));

@@ -1,12 +1,13 @@
-//! Topologies from text: TOML of our own, GraphML and GML as others write them, and SNDlib's XML.
+//! Topologies from text: our TOML format, GraphML and GML as other programs write them, and
+//! SNDlib's XML.
 //!
 //! The input is text and the result is a [`Topology`]. Drivers read files; they pass [`load`] a
 //! function for that. Every error message is one line with the problem, value, limit, place
 //! (`file:line`) and remedy. Input is bounded: [`TEXT_BYTES_MAX`], [`crate::SITES_MAX`],
 //! [`crate::LINKS_MAX`].
 //!
-//! Leaves out: the formats, field by field; [`toml`], [`graphml`], [`gml`] and [`sndlib`] describe
-//! them. Read [`load`] and [`parse`] first.
+//! Leaves out: the fields of each format, which [`toml`], [`graphml`], [`gml`] and [`sndlib`]
+//! describe. Read [`load`] and [`parse`] first.
 
 mod drawing;
 pub mod gml;
@@ -19,7 +20,7 @@ use crate::{Topology, TopologyError};
 use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, Duration};
 
-/// Maximum length of a text.
+/// Maximum length of a text in bytes.
 pub const TEXT_BYTES_MAX: usize = 8 << 20;
 /// Maximum stretch. A larger value in a file is a mistake.
 const STRETCH_MAX: f64 = 100.0;
@@ -28,18 +29,17 @@ const STRETCH_MAX: f64 = 100.0;
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
-    /// This project's format; see [`toml`].
+    /// This project's format, described in [`toml`].
     Toml,
-    /// The Internet Topology Zoo's and others'; see [`graphml`]. Files of this kind may also be
-    /// [`sndlib`]'s.
+    /// GraphML of the Internet Topology Zoo and other programs, described in [`graphml`]. SNDlib's
+    /// XML ([`sndlib`]) is also read as this format.
     GraphMl,
-    /// The Graph Modelling Language; see [`gml`].
+    /// The Graph Modelling Language, described in [`gml`].
     Gml,
 }
 
 impl Format {
-    /// The format that a file of this name has, by its extension (`.toml`, `.graphml`, `.xml`,
-    /// `.gml`).
+    /// Determines the format of a file from its extension (`.toml`, `.graphml`, `.xml`, `.gml`).
     pub fn of_path(path: &str) -> Option<Self> {
         let extension = path.rsplit_once('.')?.1.to_ascii_lowercase();
         match extension.as_str() {
@@ -51,31 +51,32 @@ impl Format {
     }
 }
 
-/// Properties of links whose file gives none.
+/// Properties of links for which the file states none.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Defaults {
-    /// Capacity of links without one. In built-in topologies it applies to every link.
+    /// Capacity of links without a stated capacity. In built-in topologies it applies to every
+    /// link.
     pub capacity: BitRate,
-    /// Delay of links without one whose ends have no known places.
+    /// Delay of links without a stated delay whose ends have no known positions.
     pub delay: Duration,
-    /// Fibre length of a link as a multiple of its great circle, where the delay is computed from
-    /// the places: 1 to 100.
+    /// Fibre length of a link divided by its great circle, for delays computed from positions: 1 to
+    /// 100.
     pub stretch: f64,
 }
 
 impl Defaults {
-    /// The given capacity, 5 ms where no place is known, and [`PATH_STRETCH`].
+    /// Creates defaults with the given capacity, a delay of 5 ms, and [`PATH_STRETCH`].
     pub fn new(capacity: BitRate) -> Self {
         Self { capacity, delay: Duration::from_ms(5), stretch: PATH_STRETCH }
     }
 }
 
-/// Why a text is not a topology: the mistake and its place.
+/// Reason why a text is not a topology: the mistake and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileError {
     /// Name of the text, as the caller gave it.
     pub origin: String,
-    /// Line, counted from 1, if known.
+    /// Number of the line, counted from 1; `None` if unknown.
     pub line: Option<usize>,
     /// The mistake.
     pub problem: Box<Problem>,
@@ -87,33 +88,33 @@ pub struct FileError {
 pub enum Problem {
     /// The text is too long.
     TooLong {
-        /// Its length.
+        /// Length of the text in bytes.
         bytes: usize,
     },
-    /// The text is not in its format at all.
+    /// The text does not follow the syntax of its format.
     Syntax {
         /// Message of the format's parser.
         message: String,
     },
     /// An unknown field.
     UnknownField {
-        /// The table that contains it.
+        /// The table that contains the field.
         table: &'static str,
-        /// Its name.
+        /// Name of the field.
         field: String,
         /// The known fields.
         known: &'static [toml::Key],
     },
     /// A required field is missing.
     MissingField {
-        /// The table that should contain it.
+        /// The table that should contain the field.
         table: &'static str,
         /// Example of the field.
         example: &'static str,
     },
     /// Two fields that exclude each other.
     Conflict {
-        /// The table that contains them.
+        /// The table that contains both fields.
         table: &'static str,
         /// The first field.
         field: &'static str,
@@ -122,11 +123,11 @@ pub enum Problem {
     },
     /// The value of a field has the wrong type or is out of range.
     BadValue {
-        /// The table that contains it.
+        /// The table that contains the field.
         table: &'static str,
         /// The field.
         field: String,
-        /// Its value, as written, shortened for a message.
+        /// Value as written, shortened for a message.
         value: String,
         /// The allowed values.
         allowed: String,
@@ -136,9 +137,9 @@ pub enum Problem {
         /// The id in the link.
         id: String,
     },
-    /// Something that the format allows and no topology can have.
+    /// A feature of the format that no topology can represent.
     Unsupported {
-        /// The unsupported thing.
+        /// The unsupported feature.
         what: String,
         /// Advice for the user.
         remedy: &'static str,
@@ -156,7 +157,7 @@ pub enum Problem {
     Topology(TopologyError),
 }
 
-/// Names of the fields of a table for a message. Names of tables are as written.
+/// Lists the fields of a table, for a message. Table names are as written in files.
 fn names(table: &str, known: &[toml::Key]) -> String {
     let name = |key: &toml::Key| match (table, key.name) {
         ("the file", "name") => "name".to_owned(),
@@ -204,7 +205,7 @@ impl std::fmt::Display for FileError {
 }
 impl std::error::Error for FileError {}
 
-/// Source of a topology, by the name that a user gives.
+/// Source of a topology, derived from the name that a user gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
@@ -214,18 +215,18 @@ pub enum Source {
     File(Format),
 }
 
-/// Why a topology was not loaded.
+/// Reason why a topology was not loaded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The name belongs to no built-in topology, and its extension to no topology file.
+    /// No built-in topology has the name, and its extension is not one of a topology file.
     Unknown {
         /// The name.
         spec: String,
     },
     /// The file could not be read.
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: String,
         /// Cause of the failure.
         error: std::io::Error,
@@ -255,8 +256,8 @@ impl std::fmt::Display for LoadError {
 }
 impl std::error::Error for LoadError {}
 
-/// The source that `spec` names: a built-in topology, or a file by its extension. A built-in name
-/// has priority over a file of the same name; `./b4` means the file.
+/// Determines the source that `spec` names: a built-in topology, or a file by its extension. A
+/// built-in name takes precedence over a file of the same name; `./b4` means the file.
 ///
 /// Errors: [`LoadError::Unknown`].
 pub fn resolve(spec: &str) -> Result<Source, LoadError> {
@@ -266,9 +267,9 @@ pub fn resolve(spec: &str) -> Result<Source, LoadError> {
     Format::of_path(spec).map(Source::File).ok_or_else(|| LoadError::Unknown { spec: spec.to_owned() })
 }
 
-/// As [`load_with_warnings`], without the warnings.
+/// Does the same as [`load_with_warnings`], without the warnings.
 ///
-/// Errors: an unknown name, an error of `read`, a text that is not a topology, a default capacity
+/// Errors: an unknown name; an error of `read`; a text that is not a topology; a default capacity
 /// of zero for a built-in topology.
 ///
 /// ```
@@ -289,8 +290,8 @@ pub fn load(
     Ok(load_with_warnings(spec, defaults, read)?.topology)
 }
 
-/// The topology that `spec` names, with what was not read as the file may mean it; `read` turns a
-/// path into its text.
+/// Loads the topology that `spec` names, with warnings about parts of the file that were not read.
+/// `read` returns the text of a path.
 ///
 /// Errors: as [`load`].
 pub fn load_with_warnings(
@@ -315,25 +316,25 @@ pub fn load_with_warnings(
 pub struct LoadedTopology {
     /// The topology.
     pub topology: Topology,
-    /// One line for each kind of part that was left out, with its place.
+    /// One line for each kind of part that was left out, with its position.
     pub warnings: Vec<String>,
 }
 
-/// A warning and the byte of the text where its cause is.
+/// A warning, and the offset in bytes of its cause in the text.
 #[derive(Debug)]
 pub(crate) struct Warning {
     offset: usize,
     text: String,
 }
 
-/// Reads a topology. `origin` is the text's name in messages.
+/// Parses a topology. `origin` is the text's name in messages.
 ///
 /// Errors: the first mistake, with its line.
 pub fn parse(text: &str, format: Format, origin: &str, defaults: &Defaults) -> Result<Topology, FileError> {
     Ok(parse_with_warnings(text, format, origin, defaults)?.topology)
 }
 
-/// As [`parse`], with warnings.
+/// Does the same as [`parse`], and also returns warnings.
 ///
 /// Errors: as [`parse`].
 pub fn parse_with_warnings(
@@ -393,7 +394,7 @@ impl Problem {
     }
 }
 
-/// A value as quoted in a message: on one line, and shortened.
+/// A value as quoted in a message: on one line and shortened.
 fn quoted(value: &str) -> String {
     const CHARS_MAX: usize = 60;
     let mut short: String =
@@ -404,8 +405,9 @@ fn quoted(value: &str) -> String {
     short
 }
 
-/// Fuzz target: reads `bytes` and, if they are a topology, checks that writing and reading it again
-/// gives the same one. Returns whether they are a topology. The replay of the corpus uses it too.
+/// Exercise for the fuzz target and its corpus's test: parses `bytes`. If they are a topology,
+/// checks that writing and reading it again gives an equal topology. Returns true if they are a
+/// topology.
 ///
 /// Panics: if the second topology differs.
 #[doc(hidden)]
@@ -414,7 +416,7 @@ pub fn exercise(format: Format, bytes: &[u8]) -> bool {
     let defaults = Defaults::new(BitRate::mbps(100));
     let Ok(topology) = parse(text, format, "fuzzed", &defaults) else { return false };
     let written = toml::write(&topology);
-    // Escaping can make the names too long to be read again.
+    // Escaping can make the text too long to be read again.
     if written.len() <= TEXT_BYTES_MAX {
         assert_eq!(parse(&written, Format::Toml, "written", &defaults), Ok(topology));
     }
@@ -426,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_is_a_builtin_or_a_file_by_extension() {
+    fn name_resolves_to_a_builtin_or_a_file() {
         assert_eq!(resolve("internet2").expect("built in"), Source::Builtin("internet2"));
         assert_eq!(resolve("my.net/a.TOML").expect("a file"), Source::File(Format::Toml));
         assert_eq!(resolve("Abilene.graphml").expect("a file"), Source::File(Format::GraphMl));
@@ -434,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_read_up_to_the_limit_only() {
+    fn text_above_the_length_limit_is_refused() {
         let defaults = Defaults::new(BitRate::mbps(1));
         let mut text = String::from("[[site]]\nname = \"a\"\n#");
         text.push_str(&"x".repeat(TEXT_BYTES_MAX - text.len()));
@@ -445,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named() {
+    fn unreadable_file_is_named_in_the_error() {
         let gone = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
         let error = load("gone.toml", &Defaults::new(BitRate::mbps(1)), gone).expect_err("it is not there");
         assert!(error.to_string().starts_with("cannot read topology gone.toml: "), "{error}");

@@ -1,10 +1,11 @@
-//! Flows on a multigraph of directed links: maximum flow, minimum cut, flow of least total length.
+//! Flows on a multigraph of directed links: maximum flow, minimum cut, flow of minimum total
+//! length.
 //!
 //! Capacities are whole units, one number per link; 0 removes the link. Sources: Dinic, *Algorithm
 //! for solution of a problem of maximum flow in networks with power estimation* (1970); Ahuja,
 //! Magnanti and Orlin, *Network Flows* (1993), section 9.7 (successive shortest paths). The tests
-//! use petgraph's flow as the reference; petgraph can neither stop at a wanted value nor minimise
-//! lengths.
+//! use petgraph's flow as the reference. petgraph itself cannot stop at a given value, and cannot
+//! minimise lengths.
 //!
 //! Leaves out: fractional capacities (scale them to whole units). Read [`Adjacency`] and
 //! [`LinkFlow`] first.
@@ -13,7 +14,7 @@ use crate::Topology;
 use anabranch_units::{LinkId, SiteId};
 use std::collections::VecDeque;
 
-/// The links of a topology indexed by their ends, for algorithms that look them up often.
+/// The links of a topology, indexed by their ends.
 #[derive(Clone, Debug)]
 pub struct Adjacency {
     ends: Vec<(SiteId, SiteId)>,
@@ -22,12 +23,12 @@ pub struct Adjacency {
 }
 
 impl Adjacency {
-    /// The links of `topology`.
+    /// Indexes the links of `topology`.
     pub fn new(topology: &Topology) -> Self {
         let ends = topology.links().iter().map(|l| (l.from, l.to)).collect();
         Self::from_ends(topology.sites().len(), ends)
     }
-    /// Links given by their ends, among `sites` sites; link ids are indices into `ends`.
+    /// Indexes links given by their ends, among `sites` sites; link ids are indices into `ends`.
     ///
     /// Panics: if an end is not below `sites`.
     pub fn from_ends(sites: usize, ends: Vec<(SiteId, SiteId)>) -> Self {
@@ -50,11 +51,11 @@ impl Adjacency {
     pub fn link_ids(&self) -> impl DoubleEndedIterator<Item = LinkId> + use<> {
         (0..self.ends.len() as u32).map(LinkId)
     }
-    /// Site where a link begins.
+    /// Site at which a link begins.
     pub fn from(&self, link: LinkId) -> SiteId {
         self.ends[link.index()].0
     }
-    /// Site where a link ends.
+    /// Site at which a link ends.
     pub fn to(&self, link: LinkId) -> SiteId {
         self.ends[link.index()].1
     }
@@ -77,7 +78,7 @@ pub struct LinkFlow {
     pub units: Vec<u64>,
 }
 
-/// A set of links without which no flow arrives.
+/// A set of links whose removal leaves no flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Capacity of the links in units.
@@ -86,7 +87,8 @@ pub struct Cut {
     pub links: Vec<LinkId>,
 }
 
-/// Arcs of a residual network: arc `2 * link` goes along the link, arc `2 * link + 1` goes back.
+/// Arcs of a residual network: arc `2 * link` has the link's direction, arc `2 * link + 1` the
+/// opposite direction.
 struct ResidualNetwork<'a> {
     adjacency: &'a Adjacency,
     left: Vec<u64>,
@@ -133,7 +135,7 @@ impl<'a> ResidualNetwork<'a> {
     }
 }
 
-/// Maximum flow from `source` to `sink`, or a flow of `limit` units if more would fit.
+/// Maximum flow from `source` to `sink`, but at most `limit` units.
 ///
 /// Panics: if source and sink are equal, or `capacities` does not have one number per link.
 /// Cost: O(sites^2 * links) in the worst case, far less on real networks.
@@ -164,8 +166,8 @@ fn saturate<'a>(
         if level[sink.index()].is_none() {
             break;
         }
-        // Blocking flow by depth-first search with an explicit stack for the path. `tried` ensures
-        // that no arc is examined twice.
+        // Blocking flow by depth-first search with an explicit stack for the path. Because of
+        // `tried`, no arc is examined twice.
         let arcs: Vec<Vec<usize>> =
             (0..adjacency.sites()).map(|s| residual.arcs(SiteId(s as u16)).collect()).collect();
         let mut tried = vec![0; adjacency.sites()];
@@ -198,7 +200,7 @@ fn saturate<'a>(
     (residual, value)
 }
 
-/// A minimum cut between `source` and `sink`: the one nearest to the source.
+/// The minimum cut between `source` and `sink` that is nearest to the source.
 ///
 /// Panics and Cost: as [`max_flow`].
 pub fn min_cut(adjacency: &Adjacency, capacities: &[u64], source: SiteId, sink: SiteId) -> Cut {
@@ -212,7 +214,7 @@ pub fn min_cut(adjacency: &Adjacency, capacities: &[u64], source: SiteId, sink: 
     Cut { value, links: adjacency.link_ids().filter(crosses).collect() }
 }
 
-/// The flow of exactly `value` units with the least total of `lengths`; `None` if that many units
+/// The flow of exactly `value` units with the minimum total of `lengths`; `None` if `value` units
 /// do not fit.
 ///
 /// Units: lengths in any unit, the same for all links. Their sum over a path must be below 2^62.
@@ -306,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Least length of a flow of `value` units, by trying every vector of units (small networks
+    /// Minimum length of a flow of `value` units, by trying every vector of units (small networks
     /// only).
     fn brute_min_length(n: &RandomNetwork, source: SiteId, sink: SiteId, value: i64) -> Option<u64> {
         let links = n.adjacency.links();
@@ -358,7 +360,7 @@ mod tests {
         }
 
         #[test]
-        fn a_limited_flow_stops_at_its_limit(n in networks(7, 16, 4), limit in 0u64..4) {
+        fn limited_flow_stops_at_its_limit(n in networks(7, 16, 4), limit in 0u64..4) {
             let all = max_flow(&n.adjacency, &n.capacities, SiteId(0), SiteId(1), u64::MAX).value;
             let flow = max_flow(&n.adjacency, &n.capacities, SiteId(0), SiteId(1), limit);
             assert_is_flow(&n, &flow, SiteId(0), SiteId(1));
@@ -366,7 +368,7 @@ mod tests {
         }
 
         #[test]
-        fn least_length_equals_brute_force(n in networks(4, 7, 2), value in 1u64..4) {
+        fn minimum_flow_length_equals_brute_force(n in networks(4, 7, 2), value in 1u64..4) {
             let flow = min_cost_flow(&n.adjacency, &n.capacities, &n.lengths, SiteId(0), SiteId(1), value);
             let length = flow.map(|f| {
                 assert_is_flow(&n, &f, SiteId(0), SiteId(1));

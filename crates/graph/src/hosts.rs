@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-/// One host by its name, or a network of addresses.
+/// A single host by its name, or a network of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hosts {
     /// The host's name: letters, digits, `-` and `.`.
@@ -26,7 +26,7 @@ fn bits(address: IpAddr) -> (u128, u8) {
 }
 
 impl Hosts {
-    /// Whether `host`, a name or an address without port or brackets, is among these.
+    /// Returns true if `host`, a name or an address without port or brackets, is permitted.
     pub fn allows(&self, host: &str) -> bool {
         match self {
             Self::Name(name) => name.eq_ignore_ascii_case(host),
@@ -50,14 +50,15 @@ impl std::fmt::Display for Hosts {
 
 impl std::str::FromStr for Hosts {
     type Err = ();
-    /// Reads `10.0.0.0/8`, `2001:db8::/32`, an address, or a name.
+    /// Parses `10.0.0.0/8`, `2001:db8::/32`, an address, or a name.
     ///
     /// Errors: any other text.
     fn from_str(text: &str) -> Result<Self, ()> {
         if let Some((base, prefix)) = text.split_once('/') {
             let base: IpAddr = base.parse().map_err(|_| ())?;
             let prefix = prefix.parse().map_err(|_| ())?;
-            // An IPv4 address mapped into IPv6 has two prefix lengths, so it is refused.
+            // An IPv4 address mapped to IPv6 is refused, because its prefix length would be
+            // ambiguous.
             let plain = base.to_canonical() == base;
             return if plain && prefix <= bits(base).1 {
                 Ok(Self::Network { base, prefix })
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_allows_its_addresses_and_a_name_itself() {
+    fn network_allows_its_addresses_and_name_only_itself() {
         for (hosts, inside, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
             ("10.0.0.0/8", "::ffff:10.1.1.1", "::10.1.1.1"),

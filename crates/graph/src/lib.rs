@@ -1,9 +1,9 @@
 //! Topologies, and their paths, routes, flows, trees and matchings.
 //!
 //! A [`Topology`] is a list of named sites and a list of *directed* links with capacity, delay and
-//! cost; a full-duplex cable is two links. Systems plan with it, the emulator builds it, files
-//! describe it. A site may be a switch, which has no host. [`datacentre`] builds networks of
-//! switches, and [`Routes`] gives the links that packets take through a network.
+//! cost; a full-duplex cable is two links. Systems plan with topologies, the emulator builds them,
+//! and files describe them. A site may be a switch, which has no host. [`datacentre`] builds
+//! networks of switches, and [`Routes`] has the links that packets take through a network.
 //!
 //! Leaves out: the decisions of a system (the system's `plan.rs`). Read [`Topology`] first.
 

@@ -1,9 +1,9 @@
-//! Paths: the shortest one, several that share no unit of a link, and the decomposition of a flow
-//! into paths.
+//! Paths: the shortest path, several paths that share no unit of a link, and the decomposition of a
+//! flow into paths.
 //!
-//! Sources: Dijkstra 1959; Suurballe, *Disjoint paths in a network* (1974), here as a flow of least
-//! length. petgraph's own search returns the sites of a path, not its links, which is not enough on
-//! a multigraph; the tests use it as the reference.
+//! Sources: Dijkstra 1959; Suurballe, *Disjoint paths in a network* (1974), here as a flow of
+//! minimum length. petgraph's own search returns the sites of a path and not its links, which do
+//! not determine the path in a multigraph; the tests use petgraph as the reference.
 //!
 //! Leaves out: the k shortest paths that may overlap. Read [`shortest_path`] and [`disjoint_paths`]
 //! first.
@@ -16,7 +16,7 @@ use std::collections::BinaryHeap;
 /// The links of a shortest path from `source` to `sink` by `lengths`, over links with capacity;
 /// `None` if there is no path.
 ///
-/// Among equally short paths, it is the one found first by ascending ids of sites and links. The
+/// Among equally short paths, the search returns the first by ascending ids of sites and links. The
 /// result is empty if source and sink are equal.
 /// Cost: O(links * log(links)).
 pub fn shortest_path(
@@ -39,7 +39,7 @@ pub fn shortest_path(
     Some(path)
 }
 
-/// Length of the shortest path from `source` to each site, by site; `None` where there is none.
+/// Length of the shortest path from `source` to each site, by site; `None` if there is no path.
 ///
 /// Cost: as [`shortest_path`].
 pub fn distances(
@@ -78,9 +78,9 @@ fn search(
     (best, by)
 }
 
-/// `count` paths from `source` to `sink` of least total length that together stay within the
-/// capacity of each link; `None` if that many do not fit. With capacities of 1 they are
-/// edge-disjoint.
+/// `count` paths from `source` to `sink` with the minimum total length that together stay within
+/// the capacity of each link. `None` if fewer than `count` paths fit. With capacities of 1 the
+/// paths are edge-disjoint.
 pub fn disjoint_paths(
     adjacency: &Adjacency,
     capacities: &[u64],
@@ -94,10 +94,10 @@ pub fn disjoint_paths(
     Some(taken_apart.into_iter().flat_map(|(path, units)| (0..units).map(move |_| path.clone())).collect())
 }
 
-/// Decomposes a flow into paths from `source` to `sink` with their units. Units that circulate are
+/// Decomposes a flow into paths from `source` to `sink`, each with its units. Units in cycles are
 /// dropped.
 ///
-/// Panics: if `flow` is not a flow between the two.
+/// Panics: if `flow` is not a flow from `source` to `sink`.
 pub fn decompose(
     adjacency: &Adjacency,
     flow: &LinkFlow,

@@ -1,9 +1,9 @@
-//! Routes: for every site and destination, all links on a shortest path, for equal-cost multipath.
+//! Routes for equal-cost multipath: for every site and destination, all links on a shortest path.
 //!
-//! Source: RFC 2992, section 1: a router keeps a set of next hops per destination and chooses among
-//! them by flow. The search is Dijkstra's (1959), backwards from each destination.
+//! Source: RFC 2992, section 1: a router stores a set of next hops per destination and chooses one
+//! of them per flow. The search is Dijkstra's (1959), backwards from each destination.
 //!
-//! Leaves out: the choice within a set (a hash of the flow, a draw per packet), weights, and link
+//! Leaves out: the choice within a set (a hash of the flow, or a draw per packet); weights; link
 //! failures (compute the routes again). Read [`Routes`] and [`Routes::shortest`] first.
 
 use crate::{Adjacency, Topology};
@@ -13,21 +13,21 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 /// For each site, the links that lie on a shortest path to each destination.
 ///
-/// A site has few different sets of links, its *groups*, and one group number per destination.
-/// Invariant: group 0 of every site is the empty one, and no two groups of a site are equal.
+/// A site has few different sets of links, called its *groups*, and stores one group number per
+/// destination. Invariant: group 0 of every site is empty, and no two groups of a site are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
     dsts: Vec<SiteId>,
-    /// Index of a site in `dsts`, by site.
+    /// Index in `dsts` of each site; `None` if the site is no destination.
     column: Vec<Option<u16>>,
     groups: Vec<Vec<Vec<LinkId>>>,
-    /// One row per site: the group of each destination.
+    /// Group of each destination, in one row per site.
     group_of: Vec<u16>,
 }
 
-/// Distance to a destination: the length in the upper bits and the number of links of length zero
-/// on the path in the lower bits. A path has at most `SITES_MAX` links of 64 bits, so nothing
-/// overflows.
+/// Distance to a destination. The upper bits have the length, the lower bits the number of
+/// zero-length links on the path. A path has at most `SITES_MAX` links of 64 bits, so the sum
+/// cannot overflow.
 type Distance = u128;
 
 const ZEROES_BITS: u32 = 16;
@@ -38,13 +38,13 @@ fn distance(length: u64) -> Distance {
 }
 
 impl Routes {
-    /// The shortest routes by `lengths`, one length per link by id: 1 each for hops, or delays in
-    /// picoseconds.
+    /// Computes the shortest routes by `lengths`, one length per link by id: 1 each for hops, or
+    /// delays in picoseconds.
     ///
-    /// In a topology that has a switch, hosts do not forward: a path passes only through switches
-    /// between its ends. In a topology without switches all sites forward. A link of length zero
-    /// counts as shorter than any other link but longer than nothing. Among paths of equal length
-    /// only those with the fewest such links count, so no route is a loop.
+    /// In a topology with switches, hosts do not forward: between its ends, a path passes only
+    /// through switches. In a topology without switches all sites forward. A link of length zero
+    /// counts as shorter than any other link, but longer than no link. Among paths of equal length
+    /// only those with the fewest zero-length links count, so no route contains a loop.
     ///
     /// Panics: if there is not one length per link; if a destination is not in this topology or is
     /// listed twice.
@@ -100,12 +100,12 @@ impl Routes {
         Self { dsts: dsts.to_vec(), column, groups: interner.into_iter().map(by_number).collect(), group_of }
     }
 
-    /// The destinations in their given order.
+    /// The destinations, in the order in which they were given.
     pub fn dsts(&self) -> &[SiteId] {
         &self.dsts
     }
     /// Links on shortest paths from `site` to `dst`, ascending by id; empty if there is no path or
-    /// the two are equal.
+    /// the two sites are equal.
     ///
     /// Panics: if `site` is not in the topology or `dst` is not one of the destinations.
     pub fn next(&self, site: SiteId, dst: SiteId) -> &[LinkId] {
@@ -120,7 +120,8 @@ impl Routes {
     pub fn groups(&self, site: SiteId) -> &[Vec<LinkId>] {
         &self.groups[site.index()]
     }
-    /// For each of [`Routes::dsts`], an index into the [`groups`](Routes::groups) of `site`.
+    /// The group of each destination in [`Routes::dsts`]: an index into [`groups`](Routes::groups)
+    /// of `site`.
     ///
     /// Panics: if `site` is not in the topology.
     pub fn group_of(&self, site: SiteId) -> &[u16] {
@@ -136,7 +137,7 @@ fn by_number(numbers: BTreeMap<Vec<LinkId>, u16>) -> Vec<Vec<LinkId>> {
     keys
 }
 
-/// Distance of each site to `dst` over sites that forward; `None` where there is no path.
+/// Distance of each site to `dst` over sites that forward; `None` if there is no path.
 fn distances_to(
     adjacency: &Adjacency,
     lengths: &[Distance],
@@ -154,7 +155,7 @@ fn distances_to(
             let (from, there) = (adjacency.from(*link), here + lengths[link.index()]);
             if best[from.index()].is_none_or(|b| there < b) {
                 best[from.index()] = Some(there);
-                // A site that does not forward is on no longer path.
+                // A site that does not forward can only be the first site of a path.
                 if forwards[from.index()] {
                     queue.push(Reverse((there, from)));
                 }

@@ -4,7 +4,7 @@ use crate::{Adjacency, LinkProperties, Topology};
 use anabranch_units::{BitRate, Duration, SiteId};
 use proptest::prelude::*;
 
-/// A network with capacities in units and lengths, by link id.
+/// A network with capacities in units, and lengths, both by link id.
 #[derive(Clone, Debug)]
 pub struct RandomNetwork {
     pub adjacency: Adjacency,
@@ -12,8 +12,8 @@ pub struct RandomNetwork {
     pub lengths: Vec<u64>,
 }
 
-/// Networks of 2 to `sites` sites and up to `links` links, each of 0 to `capacity` units and length
-/// 1 to 9.
+/// Draws networks of 2 to `sites` sites and up to `links` links. Each link has 0 to `capacity`
+/// units and a length of 1 to 9.
 pub fn networks(sites: u16, links: usize, capacity: u64) -> impl Strategy<Value = RandomNetwork> {
     (2..=sites).prop_flat_map(move |n| {
         let link = (0..n, 1..n, 0..=capacity, 1..10u64);

@@ -1,9 +1,9 @@
 //! The network model: sites and directed links (CodedBulk section 2.1).
 //!
-//! Built with [`Topology::add_site`], [`Topology::add_switch`], [`Topology::add_link`] and
-//! [`Topology::add_cable`], which refuse impossible networks. A link is called `A-B`, after its
-//! ends ([`Topology::find_link`]). Leaves out: sources of topologies (built-in ones, data centres
-//! and files are in other modules).
+//! Networks are built with [`Topology::add_site`], [`Topology::add_switch`], [`Topology::add_link`]
+//! and [`Topology::add_cable`], which refuse invalid networks. A link is called `A-B`, after its
+//! ends ([`Topology::find_link`]). Leaves out: sources of topologies (built-in topologies, data
+//! centres and files are in other modules).
 
 use anabranch_units::text::{known, printable};
 use anabranch_units::{BitRate, ByteCount, Duration, LinkId, SiteId, loss_ppm_max};
@@ -27,13 +27,13 @@ pub struct Topology {
 /// A site: a data centre, or a host or a switch within one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
-    /// Unique name. A site of any topology can also be found by its number.
+    /// Unique name. A site can also be found by its number.
     pub name: String,
-    /// Its place on Earth, if known; pictures use it.
+    /// Position on Earth, if known; pictures use it.
     pub place: Option<GeoPoint>,
-    /// Whether it is a switch: it forwards and has no host.
+    /// True for a switch, which forwards packets and has no host.
     pub is_switch: bool,
-    /// Permitted addresses of its host; `None` permits all.
+    /// Permitted addresses of the site's host; `None` permits all.
     pub hosts: Option<crate::Hosts>,
 }
 
@@ -49,11 +49,11 @@ pub struct GeoPoint {
 /// A directed link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// Site where it begins.
+    /// Site at which the link begins.
     pub from: SiteId,
-    /// Site where it ends.
+    /// Site at which the link ends.
     pub to: SiteId,
-    /// Its properties.
+    /// Properties of the link.
     pub properties: LinkProperties,
 }
 
@@ -68,21 +68,21 @@ pub struct LinkProperties {
     pub cost: f64,
     /// Packets lost at random, in parts per million. Only the emulator uses it, not the planner.
     pub loss_ppm: u32,
-    /// Mean number of packets lost in a burst; with 1 each packet is lost independently. It limits
+    /// Mean number of packets lost in a burst; 1 for independent losses. The value limits
     /// `loss_ppm` ([`loss_ppm_max`]).
     pub loss_burst: u32,
-    /// Size of the buffer before the link; `None` leaves the choice to the builder of the network.
+    /// Size of the buffer before the link; `None` leaves the size to the builder of the network.
     pub queue: Option<ByteCount>,
 }
 
 impl LinkProperties {
-    /// A loss-free link of cost 1 with the given capacity and delay.
+    /// Properties of a loss-free link of cost 1 with the given capacity and delay.
     pub fn new(capacity: BitRate, delay: Duration) -> Self {
         Self { capacity, delay, cost: 1.0, loss_ppm: 0, loss_burst: 1, queue: None }
     }
 }
 
-/// Why a site or link cannot be part of a topology.
+/// Reason why a site or link is refused.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -90,21 +90,21 @@ pub enum TopologyError {
     DuplicateSite(String),
     /// The name of a site is not allowed.
     SiteName {
-        /// Its name.
+        /// Name of the site.
         name: String,
-        /// Why it is not allowed.
+        /// Reason why the name is not allowed.
         reason: &'static str,
     },
     /// No site has this name.
     UnknownSite {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// Existing names, shortened for a message.
         known: String,
     },
     /// No link has this name.
     UnknownLink {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// Existing names, shortened for a message.
         known: String,
@@ -113,36 +113,36 @@ pub enum TopologyError {
     SelfLink(String),
     /// A link has no capacity.
     ZeroCapacity {
-        /// Name of its first site.
+        /// Name of the site at which the link begins.
         from: String,
-        /// Name of its last site.
+        /// Name of the site at which the link ends.
         to: String,
     },
     /// The capacity of a link, or the sum over all links, is too large.
     TooFast {
-        /// Name of its first site.
+        /// Name of the site at which the link begins.
         from: String,
-        /// Name of its last site.
+        /// Name of the site at which the link ends.
         to: String,
         /// Capacity of the link.
         capacity: BitRate,
-        /// Whether the sum is too large.
+        /// True if the sum is too large, false if the link's own capacity is.
         together: bool,
     },
     /// A number of the link is not valid.
     BadNumber {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: String,
         /// The allowed values.
         allowed: &'static str,
     },
     /// The loss is too high for bursts of this length.
     LossTooHigh {
-        /// Name of its first site.
+        /// Name of the site at which the link begins.
         from: String,
-        /// Name of its last site.
+        /// Name of the site at which the link ends.
         to: String,
         /// Loss of the link in parts per million.
         loss_ppm: u32,
@@ -151,9 +151,9 @@ pub enum TopologyError {
         /// Maximum loss with such bursts, in parts per million.
         loss_ppm_max: u32,
     },
-    /// More sites or links than there are ids.
+    /// More sites or links than the maximum.
     TooMany {
-        /// The items that are too many.
+        /// Kind of the items that are too many.
         what: &'static str,
         /// Maximum number.
         limit: usize,
@@ -206,8 +206,8 @@ pub const SITE_NAME_BYTES_MAX: usize = 128;
 
 /// Checks the name of a site. Names are used for folders, certificates and environment variables.
 ///
-/// Errors: [`TopologyError::SiteName`]: empty, too long, `.` or `..`, with a `/` or an unprintable
-/// character.
+/// Errors: [`TopologyError::SiteName`] for a name that is empty, too long, `.` or `..`, or that
+/// contains a `/` or an unprintable character.
 pub fn check_site_name(name: &str) -> Result<(), TopologyError> {
     let reason = match name {
         "" => "must not be empty",
@@ -229,12 +229,12 @@ pub const LINKS_MAX: usize = 65_536;
 pub const CAPACITY_MAX: BitRate = BitRate::gbps(1_000_000);
 /// Maximum sum of the capacities of all links.
 pub const CAPACITY_SUM_MAX: BitRate = BitRate::gbps(10_000_000_000);
-/// Maximum delay of a link. The delays of any path add up to less than 2^64 ps.
+/// Maximum delay of a link, so that the delays of any path add up to less than 2^64 ps.
 pub const DELAY_MAX: Duration = Duration::from_secs(3_600);
 const _: () = assert!(DELAY_MAX.as_ps() < u64::MAX / SITES_MAX as u64);
 
 impl Topology {
-    /// A topology with neither sites nor links.
+    /// Creates a topology without sites and links.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -245,7 +245,7 @@ impl Topology {
         }
     }
 
-    /// Name for people.
+    /// Name of the topology, for people.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -277,7 +277,7 @@ impl Topology {
     pub fn link(&self, id: LinkId) -> &Link {
         &self.links[id.index()]
     }
-    /// The properties of link `id`, to change.
+    /// The properties of link `id`, for changes.
     ///
     /// Panics: if the id is not in this topology.
     pub fn link_properties_mut(&mut self, id: LinkId) -> &mut LinkProperties {
@@ -307,8 +307,8 @@ impl Topology {
         self.by_name.get(name).copied().or_else(numbered)
     }
 
-    /// The links that `A-B` or `A>B` names: those from A to B and, for `A-B` with `both`, those
-    /// from B to A. A and B are names or numbers.
+    /// The links named by `A-B` or `A>B`: the links from A to B and, for `A-B` with `both`, also
+    /// the links from B to A. A and B are names or numbers.
     ///
     /// Errors: [`TopologyError::UnknownLink`].
     pub fn find_links(&self, name: &str, both: bool) -> Result<Vec<LinkId>, TopologyError> {
@@ -329,14 +329,14 @@ impl Topology {
         })
     }
 
-    /// The first of the links from A to B that `A-B` or `A>B` names.
+    /// The first link named by `A-B` or `A>B`, from A to B.
     ///
     /// Errors: [`TopologyError::UnknownLink`].
     pub fn find_link(&self, name: &str) -> Result<LinkId, TopologyError> {
         Ok(self.find_links(name, false)?[0])
     }
 
-    /// Name of a link, `A-B`. Parallel links have the same name.
+    /// Name of a link, `A-B`. Parallel links have equal names.
     ///
     /// Panics: if the id is not in this topology.
     pub fn link_name(&self, id: LinkId) -> String {
@@ -346,7 +346,7 @@ impl Topology {
 
     /// Adds a site with a host and returns its id, the next free one.
     ///
-    /// Errors: a repeated name or one that is not allowed, too many sites.
+    /// Errors: a repeated or invalid name; too many sites.
     pub fn add_site(
         &mut self,
         name: impl Into<String>,
@@ -355,7 +355,7 @@ impl Topology {
         self.push_site(Site { name: name.into(), place, is_switch: false, hosts: None })
     }
 
-    /// Adds a site that only forwards and returns its id, the next free one.
+    /// Adds a site that only forwards packets, and returns its id, the next free one.
     ///
     /// Errors: as [`Topology::add_site`].
     pub fn add_switch(&mut self, name: impl Into<String>) -> Result<SiteId, TopologyError> {
@@ -380,8 +380,8 @@ impl Topology {
     /// Adds a directed link and returns its id, the next free one. Parallel links are allowed.
     ///
     /// Errors: a link to itself; a capacity of zero or too large ([`CAPACITY_MAX`],
-    /// [`CAPACITY_SUM_MAX`]); too long a delay; a loss above one; a cost that is negative or not a
-    /// number.
+    /// [`CAPACITY_SUM_MAX`]); a delay that is too long; a loss above one; a cost that is negative
+    /// or not a number.
     /// Panics: if a site is not in this topology.
     pub fn add_link(
         &mut self,
@@ -457,8 +457,8 @@ impl Topology {
         Ok((there, self.add_link(b, a, properties)?))
     }
 
-    /// The other direction of each link's cable: the first link back for the first link there, and
-    /// so on.
+    /// The opposite link of each link, which together form a cable. Between two sites, the first
+    /// link in one direction belongs to the first in the other, and so on.
     pub fn opposites(&self) -> Vec<Option<LinkId>> {
         let between = |from, to| self.links_out(from).filter(move |l| self.link(*l).to == to);
         let opposite = |l: LinkId| {
@@ -469,8 +469,8 @@ impl Topology {
         self.link_ids().map(opposite).collect()
     }
 
-    /// The same network with a link back for each one-way link, of the same properties, for
-    /// acknowledgements and control messages. The ids of these links follow the others.
+    /// Adds an opposite link to each one-way link, with the same properties, for acknowledgements
+    /// and control messages. The new links have the highest ids.
     ///
     /// Errors: more links than a topology may have.
     pub fn with_ways_back(&self) -> Result<Self, TopologyError> {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cable_is_two_links_in_opposite_directions() {
+    fn cable_is_two_links_in_opposite_directions() {
         let (mut t, a, b) = pair();
         let (there, back) =
             t.add_cable(a, b, LinkProperties::new(BitRate::mbps(1), Duration::ZERO)).expect("a good cable");
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_network_can_be_is_refused() {
+    fn invalid_sites_and_links_are_refused() {
         let (mut t, a, b) = pair();
         let good = LinkProperties::new(BitRate::mbps(1), Duration::ZERO);
         assert_eq!(t.add_link(a, a, good.clone()), Err(TopologyError::SelfLink("a".into())));
@@ -544,9 +544,9 @@ mod tests {
         assert_eq!(t.add_switch("a"), Err(TopologyError::DuplicateSite("a".into())));
     }
 
-    /// #17: sums over links overflowed.
+    /// #17: sums over all links overflowed.
     #[test]
-    fn all_links_together_carry_at_most_ten_exabits() {
+    fn sum_of_capacities_is_at_most_ten_exabits() {
         let (mut t, a, b) = pair();
         let fastest = LinkProperties::new(CAPACITY_MAX, Duration::ZERO);
         for _ in 0..10_000 {
@@ -556,9 +556,9 @@ mod tests {
         assert!(matches!(one_more, Err(TopologyError::TooFast { together: true, .. })));
     }
 
-    /// #17: with a site `../../x` the folder of a demonstration was outside its parent.
+    /// #17: a site called `../../x` placed the folder of a demonstration outside its parent.
     #[test]
-    fn a_site_is_called_what_a_folder_can_be() {
+    fn site_names_are_valid_folder_names() {
         for good in ["a", "New York (1)", "s\u{e3}o paulo", "...", "a..b", &"x".repeat(SITE_NAME_BYTES_MAX)] {
             assert_eq!(check_site_name(good), Ok(()), "{good}");
         }

@@ -1,12 +1,12 @@
-//! Arborescences: trees of links from a root to some terminals, exactly or approximately the
-//! cheapest.
+//! Arborescences: trees of links from a root to some terminals. One function finds a cheapest tree,
+//! one an approximation.
 //!
 //! Prices are per link; an infinite price removes the link. Sources: Dreyfus and Wagner, *The
 //! Steiner problem in graphs* (1971), directed; Watel and Weisser, *A practical greedy
 //! approximation for the directed Steiner tree problem* (2016); Wong, *A dual ascent approach for
 //! Steiner tree problems on a directed graph* (1984).
 //!
-//! Leaves out: packing several of them. Read [`Arborescence`] first.
+//! Leaves out: packing several arborescences. Read [`Arborescence`] first.
 
 use crate::flow::Adjacency;
 use anabranch_units::{LinkId, SiteId};
@@ -18,13 +18,13 @@ pub const TERMINALS_EXACT_MAX: usize = 12;
 /// A tree of links directed away from its root; every leaf is a terminal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arborescence {
-    /// Its links, ascending.
+    /// Links of the tree, ascending.
     pub links: Vec<LinkId>,
-    /// Sum of their prices.
+    /// Sum of the links' prices.
     pub price: f64,
 }
 
-/// A distance in a queue that pops the nearest first.
+/// A site with its distance, in a queue that pops the nearest site first.
 #[derive(Copy, Clone, PartialEq)]
 struct QueuedDistance(f64, usize);
 
@@ -48,9 +48,10 @@ enum Choice {
     Split(usize),
 }
 
-/// The cheapest arborescence from `root` to all `terminals`; `None` if one cannot be reached.
+/// The cheapest arborescence from `root` to all `terminals`; `None` if a terminal cannot be
+/// reached.
 ///
-/// Panics: for more than [`TERMINALS_EXACT_MAX`] terminals.
+/// Panics: if there are more than [`TERMINALS_EXACT_MAX`] terminals.
 /// Cost: O(3^t * sites + 2^t * links * log(links)) for t terminals.
 /// Source: Dreyfus and Wagner 1971, with sets that grow from single terminals.
 pub fn cheapest_arborescence(
@@ -70,7 +71,7 @@ pub fn cheapest_arborescence(
             cost[row + terminals[set.trailing_zeros() as usize].index()] = 0.0;
         } else {
             let lowest = set & set.wrapping_neg();
-            // Every split is examined once: `part` keeps the lowest terminal.
+            // Each split is examined once: `part` always contains the lowest terminal.
             let mut part = (set - 1) & set;
             while part > 0 {
                 if part & lowest != 0 {
@@ -123,8 +124,9 @@ pub fn cheapest_arborescence(
 /// An arborescence from `root` to all `terminals` by Watel and Weisser's greedy approximation;
 /// `None` if a terminal cannot be reached.
 ///
-/// Its price is at most the cheapest price times the number of terminals, and rarely more than a
-/// little above the cheapest. Cost: O(terminals * links * (links + sites * terminals)).
+/// Its price is at most the cheapest price times the number of terminals; in practice, it is rarely
+/// more than slightly above the cheapest.
+/// Cost: O(terminals * links * (links + sites * terminals)).
 /// Source: Watel and Weisser 2016, algorithms FLAC and Greedy FLAC.
 pub fn greedy_arborescence(
     adjacency: &Adjacency,
@@ -146,8 +148,8 @@ pub fn greedy_arborescence(
     Some(trimmed(adjacency, prices, root, terminals, &used))
 }
 
-/// FLAC: terminals send flow up their entering links, a full link passes it on, and the first tree
-/// that reaches the root is the result.
+/// FLAC: each terminal sends flow up the links that enter it, and a full link passes the flow on.
+/// The first tree that reaches the root is returned.
 fn low_density_tree(
     adjacency: &Adjacency,
     prices: &[f64],
@@ -155,12 +157,12 @@ fn low_density_tree(
     terminals: &[SiteId],
 ) -> Option<Vec<LinkId>> {
     let words = terminals.len().div_ceil(64);
-    // The terminals from which each site passes on flow.
+    // The terminals whose flow has reached each site.
     let mut below = vec![vec![0u64; words]; adjacency.sites()];
     for (i, t) in terminals.iter().enumerate() {
         below[t.index()][i / 64] |= 1 << (i % 64);
     }
-    // Their number: the rate at which links into the site fill.
+    // Number of these terminals: the rate at which links into the site fill.
     let mut rate: Vec<u32> = below.iter().map(|words| words.iter().map(|w| w.count_ones()).sum()).collect();
     let mut missing = prices.to_vec();
     let mut full = vec![false; adjacency.links()];
@@ -184,7 +186,7 @@ fn low_density_tree(
         let (from, arriving) = (adjacency.from(next), below[adjacency.to(next).index()].clone());
         let above = ancestors(adjacency, from, &full);
         let meets = |s: &SiteId| below[s.index()].iter().zip(&arriving).any(|(a, b)| a & b != 0);
-        // A site would get the flow of one terminal over two paths, so the link is left out (a
+        // The link is skipped, because a site would get the flow of one terminal over two paths (a
         // "degenerate flow").
         if above.iter().any(meets) {
             continue;
@@ -231,7 +233,8 @@ fn reachable(adjacency: &Adjacency, root: SiteId, usable: impl Fn(LinkId) -> boo
     reached
 }
 
-/// A tree of `used` links (breadth first from the root) without branches that end at no terminal.
+/// A tree of `used` links (breadth first from the root), without branches that do not end at a
+/// terminal.
 fn trimmed(
     adjacency: &Adjacency,
     prices: &[f64],
@@ -263,8 +266,8 @@ fn trimmed(
     Arborescence { links, price }
 }
 
-/// Lower bound of the price of an arborescence from `root` to all `terminals`; infinite if one
-/// cannot be reached.
+/// Lower bound of the price of an arborescence from `root` to all `terminals`; infinite if a
+/// terminal cannot be reached.
 ///
 /// Cost: O(terminals * links^2) at worst.
 /// Source: Wong 1984 (dual ascent): the reduced prices of the links into a cut component decrease
@@ -282,7 +285,7 @@ pub fn arborescence_price_bound(
     let mut reduced = prices.to_vec();
     let mut bound = 0.0;
     loop {
-        // The unreached terminal with the smallest component of free links behind it.
+        // The unreached terminal with the smallest component of free links that lead to it.
         let mut smallest: Option<(Vec<bool>, usize)> = None;
         for terminal in terminals {
             let mut component = vec![false; adjacency.sites()];
@@ -322,7 +325,7 @@ mod tests {
     use crate::testing::{RandomNetwork, networks};
     use proptest::prelude::*;
 
-    /// The least price over all sets of links that connect the root to every terminal.
+    /// Minimum price over all sets of links that connect the root to every terminal.
     fn brute_cheapest(n: &RandomNetwork, prices: &[f64], root: SiteId, terminals: &[SiteId]) -> Option<f64> {
         (0u32..1 << n.adjacency.links())
             .filter(|set| {

@@ -1,13 +1,14 @@
-//! Control groups of version 2.
+//! Control groups, version 2.
 //!
-//! Source: cgroups(7), fstab(5). Leaves out: limits, and groups of our own. Read [`root`].
+//! Source: cgroups(7), fstab(5). Leaves out: limits, and the creation of groups. Read [`root`].
 
 use std::io;
 use std::path::PathBuf;
 
-/// The root of the version 2 hierarchy. Machines with both versions mount it beside the groups of version 1.
+/// The root of the version 2 hierarchy. Machines with both versions mount it beside the version 1
+/// hierarchies.
 ///
-/// Errors: none is mounted; the system's.
+/// Errors: no version 2 hierarchy is mounted; the system's.
 pub fn root() -> io::Result<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
     mount(&mounts).ok_or_else(|| {
@@ -16,7 +17,7 @@ pub fn root() -> io::Result<PathBuf> {
     })
 }
 
-/// Of lines as fstab(5) has them.
+/// Finds the mount point in lines of the format of fstab(5).
 fn mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ');
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_is_found_also_beside_version_1() {
+    fn cgroup2_mount_is_found_beside_version_1() {
         let hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         assert_eq!(mount(hybrid), Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(mount("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"), Some("/sys/fs/cgroup".into()));

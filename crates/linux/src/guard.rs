@@ -1,9 +1,12 @@
-//! A guard: a process that watches another one, its *ward*, and undoes what that has changed in the kernel once it is gone.
+//! A guard: a process that watches another process, its *ward*, and undoes the ward's changes in
+//! the kernel once the ward is gone.
 //!
-//! A killed process can undo nothing, and one that stands still undoes nothing either. The guard reads a pipe whose other end its ward alone
-//! holds: the pipe closes with the ward, however that ends. A ward that may stand still writes a byte at intervals, and the guard counts the
-//! time without one. A guard has its own process group, so that Ctrl-C and a stop of the ward's group spare it. A frozen cgroup
-//! freezes both. Leaves out: what is undone. Read [`start`] and [`WardWatch`].
+//! A killed process cannot undo its changes, and a hanging process does not. The guard reads a pipe
+//! whose other end only its ward holds, so the pipe closes when the ward ends for any reason. A
+//! ward that may hang writes a byte at intervals, and the guard measures the time without a byte. A
+//! guard has its own process group, so that Ctrl-C and a stop of the ward's group do not reach it.
+//! A frozen cgroup freezes both processes. Leaves out: the changes to undo. Read [`start`] and
+//! [`WardWatch`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,25 +17,25 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Starts a guard that reads its ward's pipe as its standard input.
+/// Starts a guard whose standard input is its ward's pipe.
 ///
 /// Errors: the system's.
 pub fn start(command: &mut Command, pipe: impl Into<Stdio>) -> io::Result<Child> {
     command.process_group(0).stdin(pipe).stdout(Stdio::null()).spawn()
 }
 
-/// A sign of a ward's state.
+/// A sign of the ward's state.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// The ward has written.
+    /// The ward has written a byte.
     Beat,
-    /// The ward has written nothing for as long as the guard waits.
+    /// The ward has written no byte for the guard's waiting time.
     Silence,
-    /// The ward is gone.
+    /// The ward has ended.
     End,
 }
 
-/// A guard's view of its ward.
+/// The guard's end of its ward's pipe.
 #[derive(Debug)]
 pub struct WardWatch {
     pipe: OwnedFd,
@@ -40,14 +43,15 @@ pub struct WardWatch {
 }
 
 impl WardWatch {
-    /// Watches by this process's standard input. `patience` is the time after which a ward that writes nothing is silent; `None` for never.
+    /// Watches this process's standard input. A ward that writes no byte for `patience` is silent;
+    /// `None` waits for ever.
     ///
     /// Errors: there is no standard input.
     pub fn by_stdin(patience: Option<Duration>) -> io::Result<Self> {
         Ok(Self { pipe: io::stdin().as_fd().try_clone_to_owned()?, patience })
     }
 
-    /// Waits for the next sign. A pipe that cannot be read is an end.
+    /// Waits for the next sign. A pipe that cannot be read counts as the ward's end.
     pub fn next(&self) -> Sign {
         let patience = self.patience.map(|patience| Timespec {
             tv_sec: patience.as_secs() as i64,
@@ -75,9 +79,9 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    /// #48: beats, silence and the end are told apart.
+    /// #48: the watch distinguishes beats, silence and the end.
     #[test]
-    fn each_sign_of_the_ward_is_told() {
+    fn ward_watch_distinguishes_beats_silence_and_end() {
         let (reader, mut writer) = io::pipe().expect("a pipe");
         let watch = WardWatch { pipe: reader.into(), patience: Some(Duration::from_millis(1)) };
         assert_eq!(watch.next(), Sign::Silence);

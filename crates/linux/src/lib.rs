@@ -1,15 +1,17 @@
 //! The Linux kernel's interfaces that several rooms use, each implemented once.
 //!
-//! - [`netlink`]: requests to the kernel, with [`rtnetlink`] for links, addresses, routes and rules, and [`sock_diag`] for TCP
-//!   connections.
+//! - [`netlink`]: requests to the kernel; [`rtnetlink`] for links, addresses, routes and rules, and
+//!   [`sock_diag`] for TCP connections.
 //! - [`tun`]: TUN devices.
-//! - [`namespace`]: namespaces of the network and of users.
-//! - [`bpf`]: an assembler, the kernel's types, the system call that loads programs, and congestion controls made of them.
-//! - [`cgroup`]: where control groups are mounted.
+//! - [`namespace`]: network namespaces and user namespaces.
+//! - [`bpf`]: an assembler, the kernel's types, the system call that loads programs, and congestion
+//!   controls made of programs.
+//! - [`cgroup`]: the mount point of control groups.
 //! - [`socket_options`]: options that the `rustix` crate lacks.
-//! - [`guard`]: a process that undoes what a killed process has changed.
+//! - [`guard`]: a process that undoes the changes of a killed process.
 //!
-//! Leaves out: traffic control (`pace`), and every decision. Read [`rtnetlink::Rtnetlink`] and [`bpf`] first.
+//! Leaves out: traffic control (`pace`), and every decision. Read [`rtnetlink::Rtnetlink`] and
+//! [`bpf`] first.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "a driver: it opens sockets and files, and asks the kernel")]
@@ -27,7 +29,8 @@ pub mod tun;
 
 pub use connection::Connection;
 
-/// Reads bytes as a datagram of the kernel over netlink(7), for the fuzz target. True if the lengths of its messages are good.
+/// Exercise for the fuzz target: reads bytes as a datagram of the kernel over netlink(7). Returns
+/// true if the messages' lengths are valid.
 #[doc(hidden)]
 pub fn exercise_netlink(bytes: &[u8]) -> bool {
     let routes = netlink::exercise(bytes, |message| rtnetlink::exercise(&message));

@@ -1,7 +1,8 @@
-//! Namespaces of the network and of users.
+//! Network namespaces and user namespaces.
 //!
-//! No namespace has a name: the kernel removes it, and its devices, with its last process and descriptor, however these end.
-//! Source: namespaces(7), network_namespaces(7), user_namespaces(7). Leaves out: mounts, process ids. Read [`Namespace`].
+//! No namespace has a name, so the kernel removes it, and its devices, with its last process and
+//! descriptor, however these end. Source: namespaces(7), network_namespaces(7), user_namespaces(7).
+//! Leaves out: mount and process-id namespaces. Read [`Namespace`].
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -13,9 +14,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 /// A kind of namespace.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Devices, addresses, routes, sockets.
+    /// Isolates devices, addresses, routes and sockets.
     Network,
-    /// Users and their privileges.
+    /// Isolates users and their privileges.
     User,
 }
 
@@ -36,7 +37,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Takes a descriptor for a namespace of this kind.
+    /// Wraps a descriptor of a namespace of this kind.
     pub fn from_descriptor(kind: Kind, file: OwnedFd) -> Self {
         Self { kind, file }
     }
@@ -49,7 +50,8 @@ impl Namespace {
         Ok(Self { kind, file })
     }
 
-    /// Moves the calling thread into a new namespace. A process with several threads cannot enter a user namespace.
+    /// Moves the calling thread into a new namespace. A process with several threads cannot enter a
+    /// user namespace.
     ///
     /// Errors: the system's.
     pub fn unshare(kind: Kind) -> io::Result<Self> {
@@ -57,12 +59,12 @@ impl Namespace {
             Kind::Network => UnshareFlags::NEWNET,
             Kind::User => UnshareFlags::NEWUSER,
         };
-        // SAFETY: neither flag unshares the table of descriptors, on which other threads' safety rests.
+        // SAFETY: neither flag unshares the descriptor table, which other threads rely on.
         unsafe { unshare_unsafe(flags)? };
         Self::of_thread(kind)
     }
 
-    /// Makes a network namespace. The calling thread stays in its own.
+    /// Creates a network namespace. The calling thread stays in its own namespace.
     ///
     /// Errors: the system's.
     pub fn new_network() -> io::Result<Self> {
@@ -70,7 +72,8 @@ impl Namespace {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Moves the calling thread into the namespace. Makes one system call, so a forked child may call it before `exec`.
+    /// Moves the calling thread into this namespace. A forked child may call this before `exec`,
+    /// because it makes only one system call.
     ///
     /// Errors: the system's.
     pub fn enter(&self) -> io::Result<()> {
@@ -81,22 +84,24 @@ impl Namespace {
         Ok(move_into_link_name_space(self.file.as_fd(), Some(kind))?)
     }
 
-    /// Runs `work` on a new thread in the network namespace. Sockets that it opens and processes that it starts stay there.
+    /// Runs `work` on a new thread in the network namespace. Sockets that `work` opens and
+    /// processes that it starts stay in the namespace.
     ///
     /// Errors: the system's.
-    /// Panics: if `work` does.
+    /// Panics: if `work` panics.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let body = || self.enter().map(|()| work());
         std::thread::scope(|scope| scope.spawn(body).join())
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Path by which other programs find the namespace while this value lives: `ip link set DEVICE netns PATH`, `nsenter --net=PATH`.
+    /// Path for other programs, such as `ip link set DEVICE netns PATH` or `nsenter --net=PATH`.
+    /// Valid while this value lives.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
-    /// Number of the namespace, as the links in `/proc/PID/ns` have it.
+    /// Inode number of the namespace, as in the links of `/proc/PID/ns`.
     ///
     /// Errors: the system's.
     pub fn inode(&self) -> io::Result<u64> {

@@ -1,8 +1,9 @@
-//! Requests to the kernel over netlink(7), and its answers.
+//! Requests to the kernel over netlink(7), and its responses.
 //!
-//! Source: RFC 3549, section 2; the kernel's Documentation/userspace-api/netlink/intro.rst. The netlink-packet crates encode
-//! and decode messages. This module is the socket under them, which belongs to the network namespace of the thread that opens it.
-//! Leaves out: multicast groups and notifications. Read [`Netlink`] and [`NetlinkError`].
+//! Source: RFC 3549, section 2; the kernel's Documentation/userspace-api/netlink/intro.rst. The
+//! netlink-packet crates encode and decode messages. This module has their socket, which belongs to
+//! the network namespace of the thread that opens it. Leaves out: multicast groups and
+//! notifications. Read [`Netlink`] and [`NetlinkError`].
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,17 +16,19 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 
 use crate::socket_options;
 
-/// Room for one datagram: the kernel's dumps come in at most 32 KiB.
+/// Buffer size for one datagram: the kernel's dumps have at most 32 KiB each.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Most requests in one datagram: their acknowledgements must fit the socket's default buffer of some 200 KiB together.
+/// Maximum number of requests in one datagram: their acknowledgements must fit together in the
+/// socket's default buffer of some 200 KiB.
 const BATCH_MAX: usize = 64;
 
 /// Length of a `struct nlmsghdr`.
 const HEADER_BYTES: usize = 16;
-/// Attribute of an acknowledgement that holds the kernel's reason as text (`enum nlmsgerr_attrs`, `NLMSGERR_ATTR_MSG`).
+/// Attribute of an acknowledgement that holds the kernel's reason as text (`enum nlmsgerr_attrs`,
+/// `NLMSGERR_ATTR_MSG`).
 const REASON: u16 = 1;
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NetlinkError {
@@ -33,17 +36,17 @@ pub enum NetlinkError {
     Refused {
         /// The error number.
         error: io::Error,
-        /// The kernel's own words (its "extended acknowledgement"); `None` where it gives no reason.
+        /// The kernel's explanation (its "extended acknowledgement"); `None` if it gives none.
         reason: Option<String>,
     },
     /// The socket failed.
     Socket(io::Error),
-    /// The answer is malformed.
+    /// The response is malformed.
     Malformed(DecodeError),
 }
 
 impl NetlinkError {
-    /// The error number; `None` for a malformed answer.
+    /// The error number; `None` for a malformed response.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Refused { error, .. } | Self::Socket(error) => error.raw_os_error(),
@@ -51,7 +54,7 @@ impl NetlinkError {
         }
     }
 
-    /// The kind of the error number.
+    /// The error kind that belongs to the error number.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Refused { error, .. } | Self::Socket(error) => error.kind(),
@@ -73,7 +76,8 @@ impl std::fmt::Display for NetlinkError {
 impl std::error::Error for NetlinkError {}
 
 impl From<NetlinkError> for io::Error {
-    /// Keeps the error number, except beside a reason, which an [`io::Error`] cannot hold as well. The kind stays in any case.
+    /// Converts the error. The error number is lost if the kernel gave a reason, because an
+    /// [`io::Error`] cannot hold both; the kind is always kept.
     fn from(error: NetlinkError) -> Self {
         match error {
             NetlinkError::Refused { error, reason: None } | NetlinkError::Socket(error) => error,
@@ -94,29 +98,29 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens a socket in the calling thread's network namespace. No protocol is rtnetlink(7), whose number is 0.
+    /// Opens a socket in the calling thread's network namespace. `None` selects rtnetlink(7), whose
+    /// protocol number is 0.
     ///
     /// Errors: the system's.
     pub fn open(protocol: Option<Protocol>) -> Result<Self> {
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
                 .map_err(|error| NetlinkError::Socket(error.into()))?;
-        // Kernels before 4.12 have error numbers alone.
+        // Kernels before 4.12 report only error numbers.
         let _ = socket_options::explain_errors(&socket);
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Has the kernel read the filters of requests for lists, and list only what they ask for (netlink(7),
-    /// `NETLINK_GET_STRICT_CHK`).
+    /// Makes the kernel apply the filters in dump requests (netlink(7), `NETLINK_GET_STRICT_CHK`).
     ///
-    /// Errors: the system's; kernels before 4.20 do not know it and list everything.
+    /// Errors: the system's; kernels before 4.20 lack the option and list all entries.
     pub fn filter_dumps(&self) -> io::Result<()> {
         socket_options::filter_dumps(&self.socket)
     }
 
-    /// Asks for a list and hands over each entry that can be read.
+    /// Requests a list, and calls `each` with every entry that can be decoded.
     ///
-    /// Errors: the kernel's verdict, and the system's.
+    /// Errors: the kernel's refusal; the system's.
     pub fn dump<M>(&mut self, request: M, mut each: impl FnMut(M)) -> Result<()>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
@@ -132,16 +136,16 @@ impl Netlink {
                     Ok(NetlinkPayload::Overrun(_)) => {
                         return Err(NetlinkError::Socket(io::Error::from_raw_os_error(libc::ENOBUFS)));
                     }
-                    // The crates cannot decode the entry, so no caller looks for it.
+                    // The entry is skipped: what the crates cannot decode, no caller can use.
                     Ok(_) | Err(_) => {}
                 }
             }
         }
     }
 
-    /// Asks for one thing.
+    /// Requests a single object.
     ///
-    /// Errors: the kernel's verdict, and the system's.
+    /// Errors: the kernel's refusal; the system's.
     pub fn ask<M>(&mut self, request: M) -> Result<M>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
@@ -162,9 +166,9 @@ impl Netlink {
         }
     }
 
-    /// Makes one change. `flags` are added to `NLM_F_REQUEST` and `NLM_F_ACK`.
+    /// Requests one change. `flags` are added to `NLM_F_REQUEST` and `NLM_F_ACK`.
     ///
-    /// Errors: the kernel's verdict, and the system's.
+    /// Errors: the kernel's refusal; the system's.
     pub fn change<M>(&mut self, request: M, flags: u16) -> Result<()>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
@@ -172,7 +176,8 @@ impl Netlink {
         self.change_all(vec![(request, flags)])?.pop().expect("one verdict for one request")
     }
 
-    /// Makes changes in this order, and returns the kernel's verdict on each. Flags as in [`Netlink::change`].
+    /// Requests changes in this order, and returns the kernel's result of each. Flags are as in
+    /// [`Netlink::change`].
     ///
     /// Errors: the socket's.
     pub fn change_all<M>(&mut self, requests: Vec<(M, u16)>) -> Result<Vec<Result<()>>>
@@ -201,7 +206,7 @@ impl Netlink {
         Ok(verdicts)
     }
 
-    /// Sends requests in one datagram and returns the first one's sequence number.
+    /// Sends the requests in one datagram, and returns the sequence number of the first request.
     fn send<M: NetlinkSerializable>(&mut self, requests: impl IntoIterator<Item = (M, u16)>) -> Result<u32> {
         let first = self.sequence.wrapping_add(1);
         let mut datagram = Vec::new();
@@ -233,10 +238,10 @@ impl Netlink {
     }
 }
 
-/// One message of a datagram: its header, and its contents or why the crates cannot decode them.
+/// One message of a datagram: its header, and its contents or the decoding error.
 type Answer<M> = (NetlinkHeader, std::result::Result<NetlinkPayload<M>, DecodeError>);
 
-/// The messages of one datagram.
+/// Splits a datagram into its messages.
 ///
 /// Errors: lengths that exceed the datagram.
 fn decode<M: NetlinkDeserializable>(datagram: &[u8]) -> Result<Vec<Answer<M>>> {
@@ -265,7 +270,8 @@ fn decode<M: NetlinkDeserializable>(datagram: &[u8]) -> Result<Vec<Answer<M>>> {
     Ok(messages)
 }
 
-/// The verdict of an acknowledgement, whose attributes follow the request's header, or the whole request if it is not capped.
+/// Converts an acknowledgement to a result. Its attributes follow the request's header, or the
+/// whole request if the acknowledgement is not capped.
 fn acknowledged(header: &NetlinkHeader, message: &ErrorMessage) -> Result<()> {
     let request = &message.header;
     let request_bytes = match request.first_chunk() {
@@ -279,7 +285,7 @@ fn acknowledged(header: &NetlinkHeader, message: &ErrorMessage) -> Result<()> {
     verdict(message.raw_code(), attributes)
 }
 
-/// The verdict of a negated error number, and the attributes beside it.
+/// Converts a negated error number and its attributes to a result.
 fn verdict(code: i32, attributes: &[u8]) -> Result<()> {
     if code == 0 {
         return Ok(());
@@ -293,7 +299,8 @@ fn verdict(code: i32, attributes: &[u8]) -> Result<()> {
     })
 }
 
-/// Decodes a datagram as a socket does, and hands over its messages, for the fuzz target. True if their lengths are good.
+/// Exercise for the fuzz target: decodes a datagram as a socket does, and calls `each` with its
+/// messages. Returns true if the messages' lengths are valid.
 pub(crate) fn exercise<M: NetlinkDeserializable>(datagram: &[u8], mut each: impl FnMut(M)) -> bool {
     let answers = decode::<M>(datagram);
     let is_well_formed = answers.is_ok();

@@ -1,8 +1,9 @@
 //! Links, addresses, routes and rules of a network namespace, over rtnetlink(7).
 //!
-//! A list is filtered by the kernel, so a host with many routes costs no more than one with few. Source: rtnetlink(7);
-//! the kernel's include/uapi/linux/{if_link,if_addr,rtnetlink,fib_rules}.h. Leaves out: traffic control (`pace`), neighbours,
-//! routes with several next hops. Read [`Rtnetlink`], [`Link`], [`Route`] and [`Rule`].
+//! The kernel filters lists, so a host with many routes costs no more than a host with few. Source:
+//! rtnetlink(7); the kernel's include/uapi/linux/{if_link,if_addr,rtnetlink,fib_rules}.h. Leaves
+//! out: traffic control (`pace`), neighbours, routes with several next hops. Read [`Rtnetlink`],
+//! [`Link`], [`Route`] and [`Rule`].
 
 mod links;
 mod routes;
@@ -20,7 +21,7 @@ pub use links::{Address, LOOPBACK, Link, LinkChange};
 pub use routes::Route;
 pub use rules::{Rule, RuleAction};
 
-/// A socket to the kernel.
+/// An rtnetlink socket.
 #[derive(Debug)]
 pub struct Rtnetlink {
     netlink: Netlink,
@@ -32,28 +33,28 @@ impl Rtnetlink {
     /// Errors: the system's.
     pub fn open() -> Result<Self> {
         let netlink = Netlink::open(None)?;
-        // Older kernels list more than was asked for; readers skip the rest.
+        // Older kernels ignore the filter and list further entries, which the readers skip.
         let _ = netlink.filter_dumps();
         Ok(Self { netlink })
     }
 }
 
-/// A range of addresses that share their first bits.
+/// A range of addresses with the same first bits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Prefix {
     /// An address of the range.
     pub address: IpAddr,
-    /// Number of common bits.
+    /// Number of equal first bits.
     pub bits: u8,
 }
 
 impl Prefix {
-    /// The range of one address.
+    /// The range that contains only `address`.
     pub const fn host(address: IpAddr) -> Self {
         Self { address, bits: bits(address) }
     }
 
-    /// Whether the range has one address.
+    /// Returns true if the range has one address.
     pub const fn is_host(self) -> bool {
         self.bits == bits(self.address)
     }
@@ -71,7 +72,7 @@ fn is(error: &NetlinkError, errno: i32) -> bool {
     matches!(error, NetlinkError::Refused { .. }) && error.raw_os_error() == Some(errno)
 }
 
-/// Reads a message of any kind, for the fuzz target.
+/// Exercise for the fuzz target: reads a message of any kind.
 pub(crate) fn exercise(message: &Message) {
     match message {
         Message::NewLink(link) => drop(Link::read(link)),

@@ -1,9 +1,10 @@
-//! The TCP flows of this host, with the kernel's figures of each.
+//! The TCP flows of this host, with the kernel's statistics of each flow.
 //!
-//! Asks the kernel over netlink (sock_diag(7), `INET_DIAG`), in the network namespace in which the [`FlowReader`] was made. A
-//! snapshot: a flow that opens or closes meanwhile may be missing. A flow's sent bytes come from `struct tcp_info`
-//! (tcp(7), `TCP_INFO`; fields in the kernel's include/uapi/linux/tcp.h), which has grown: fields that this kernel lacks are
-//! `None`.
+//! The statistics are requested over netlink (sock_diag(7), `INET_DIAG`), in the network namespace
+//! in which the [`FlowReader`] was created. The listing is not atomic: a flow that opens or closes
+//! meanwhile may be missing. A flow's sent bytes come from `struct tcp_info` (tcp(7), `TCP_INFO`;
+//! fields in the kernel's include/uapi/linux/tcp.h), which has grown over time. Fields that the
+//! running kernel lacks are `None`.
 //!
 //! Leaves out: sockets in TIME-WAIT, protocols other than TCP. Read [`FlowReader::list`] and
 //! [`FlowState`].
@@ -20,44 +21,44 @@ use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, 
 use crate::Connection;
 use crate::netlink::Netlink;
 
-/// The kernel's figures of one flow.
+/// The kernel's statistics of one flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowState {
-    /// Which one.
+    /// Addresses and ports of the flow.
     pub flow: FlowKey,
-    /// Whether its program may still send (the states ESTABLISHED and CLOSE-WAIT of RFC 9293, section 3.3.2); else it is
-    /// closing.
+    /// True if the program may still send (states ESTABLISHED and CLOSE-WAIT of RFC 9293, section
+    /// 3.3.2); false if the connection is closing.
     pub may_send: bool,
-    /// The user who made the socket.
+    /// The user who created the socket.
     pub uid: u32,
     /// Congestion control by the kernel's name.
     pub congestion_control: Option<String>,
     /// Smoothed round-trip time; `None` before the first sample.
     pub rtt: Option<Duration>,
-    /// Bytes sent, retransmissions counted (kernel 4.19).
+    /// Bytes sent, retransmissions included (since kernel 4.19).
     pub bytes_sent: Option<ByteCount>,
-    /// Bytes of these that were retransmissions (kernel 4.19).
+    /// Bytes of retransmissions, included in `bytes_sent` (since kernel 4.19).
     pub bytes_retransmitted: Option<ByteCount>,
     /// Bytes that the other end has acknowledged. SYN and FIN may count one byte each.
     pub bytes_acked: Option<ByteCount>,
-    /// Bytes that the program has written and that were not sent yet.
+    /// Bytes that the program has written and the kernel has not sent yet.
     pub bytes_not_sent: Option<ByteCount>,
-    /// How fast the kernel spaces packets just now, if it does.
+    /// Rate at which the kernel currently paces packets; `None` if it does not pace.
     pub pacing_rate: Option<BitRate>,
-    /// The most that it may pace at (`SO_MAX_PACING_RATE`); `None` without limit.
+    /// Maximum pacing rate (`SO_MAX_PACING_RATE`); `None` without a limit.
     pub pacing_limit: Option<BitRate>,
-    /// The inode of its socket, as `/proc/PID/fd` shows it.
+    /// Inode of the socket, as shown in `/proc/PID/fd`.
     pub inode: u32,
     cookie: u64,
 }
 
 impl FlowState {
-    /// The number of its socket, which no other socket of this boot has (`SO_COOKIE`).
+    /// Cookie of the socket (`SO_COOKIE`), unique since boot.
     pub const fn cookie(&self) -> u64 {
         self.cookie
     }
 
-    /// This flow and no other connection of its addresses.
+    /// This connection, as distinguished from other connections with the same addresses.
     pub const fn connection(&self) -> Connection {
         Connection { flow: self.flow, cookie: Some(self.cookie) }
     }
@@ -66,27 +67,27 @@ impl FlowState {
 /// A listing of flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The flows, sorted by name.
+    /// The flows, sorted by addresses and ports.
     pub flows: Vec<FlowState>,
-    /// How many there were beyond the most that was asked for.
+    /// Number of flows beyond the requested maximum.
     pub left_out: usize,
 }
 
-/// Reads the states of this host's flows.
+/// Reads the statistics of this host's flows.
 #[derive(Debug)]
 pub struct FlowReader {
     netlink: Netlink,
 }
 
 impl FlowReader {
-    /// A reader for the network namespace of this thread.
+    /// Creates a reader for the network namespace of this thread.
     ///
-    /// Errors: the system's, if it has no sock_diag or refuses it.
+    /// Errors: the system's, if the kernel lacks sock_diag or refuses the request.
     pub fn new() -> io::Result<Self> {
         Ok(Self { netlink: Netlink::open(Some(rustix::net::netlink::SOCK_DIAG))? })
     }
 
-    /// All TCP flows, but at most `max`.
+    /// Lists TCP flows, at most `max`.
     ///
     /// Errors: the system's.
     /// Cost: one pass over the kernel's table of connections for each of IPv4 and IPv6.
@@ -94,9 +95,9 @@ impl FlowReader {
         self.list_with(max, |_| false)
     }
 
-    /// All TCP flows for which `always` says yes, and at most `max` others.
+    /// Lists all TCP flows for which `always` returns true, and at most `max` other flows.
     ///
-    /// Errors and cost: as [`FlowReader::list`].
+    /// Errors and cost: see [`FlowReader::list`].
     pub fn list_with(&mut self, max: usize, always: impl Fn(FlowKey) -> bool) -> io::Result<Listing> {
         let mut room = max;
         let mut listing = Listing::default();
@@ -118,7 +119,7 @@ impl FlowReader {
         Ok(listing)
     }
 
-    /// Addresses and ports at which programs of this host listen for TCP.
+    /// Addresses and ports on which programs of this host listen for TCP connections.
     ///
     /// Errors: the system's.
     /// Cost: one pass over the kernel's table of listening sockets for each of IPv4 and IPv6.
@@ -136,10 +137,10 @@ impl FlowReader {
         Ok(listeners)
     }
 
-    /// One flow; `None` if there is no such flow.
+    /// Returns one flow; `None` if it does not exist.
     ///
     /// Errors: the system's.
-    /// Cost: one look into the kernel's hash table.
+    /// Cost: one lookup in the kernel's hash table.
     pub fn find(&mut self, flow: FlowKey) -> io::Result<Option<FlowState>> {
         let flow = flow.canonical();
         let FlowKey { local, remote } = flow;
@@ -153,10 +154,10 @@ impl FlowReader {
         };
         (id.source_address, id.source_port) = (local.ip(), local.port());
         (id.destination_address, id.destination_port) = (remote.ip(), remote.port());
-        // All ones: whatever cookie it has (INET_DIAG_NOCOOKIE).
+        // All ones match any cookie (INET_DIAG_NOCOOKIE).
         id.cookie = [0xff; 8];
         match self.netlink.ask(request(family as u8, connected(), id)) {
-            // Where nothing is connected, the kernel answers with a socket that listens at the local address.
+            // Without a connection, the kernel returns a socket that listens on the local address.
             Ok(answer) => Ok(state(answer).filter(|state| state.flow == flow)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error.into()),
@@ -164,12 +165,12 @@ impl FlowReader {
     }
 }
 
-/// Reads an answer, for the fuzz target.
+/// Exercise for the fuzz target: reads a response.
 pub(crate) fn exercise(answer: SockDiagMessage) {
     let _ = state(answer);
 }
 
-/// States in which a connection may still send, or did.
+/// States in which a connection may send, or has sent.
 fn connected() -> StateFlags {
     StateFlags::ESTABLISHED
         | StateFlags::FIN_WAIT1
@@ -229,7 +230,7 @@ fn state(answer: SockDiagMessage) -> Option<FlowState> {
     })
 }
 
-// Where fields begin in `struct tcp_info`; times are microseconds, rates bytes per second.
+// Offsets of fields in `struct tcp_info`; times are in microseconds, rates in bytes per second.
 const RTT_US: usize = 68;
 const PACING_RATE: usize = 104;
 const MAX_PACING_RATE: usize = 112;
@@ -238,7 +239,7 @@ const NOTSENT_BYTES: usize = 144;
 const BYTES_SENT: usize = 200;
 const BYTES_RETRANS: usize = 208;
 
-/// As much of `struct tcp_info` as this kernel has.
+/// The bytes of `struct tcp_info` that this kernel has returned.
 struct TcpInfo<'a>(&'a [u8]);
 
 impl TcpInfo<'_> {
@@ -248,7 +249,7 @@ impl TcpInfo<'_> {
     fn u64(&self, at: usize) -> Option<u64> {
         self.0.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
     }
-    /// The kernel writes no limit as all ones.
+    /// Reads a rate; all ones mean no limit.
     fn rate(&self, at: usize) -> Option<BitRate> {
         self.u64(at).filter(|bytes| *bytes != u64::MAX).map(|bytes| BitRate::bps(bytes.saturating_mul(8)))
     }
@@ -261,7 +262,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn fields_that_an_older_kernel_lacks_are_none() {
+    fn tcp_info_fields_missing_in_older_kernels_are_none() {
         let mut bytes = vec![0; BYTES_SENT];
         bytes[BYTES_ACKED] = 7;
         bytes[MAX_PACING_RATE..][..8].fill(0xff);
@@ -272,7 +273,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_of_random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), v6: bool) {
+        fn sock_diag_responses_of_random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), v6: bool) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = if v6 { libc::AF_INET6 } else { libc::AF_INET } as u8;

@@ -5,21 +5,22 @@
 use std::io::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd};
 
-// Linux's numbers on all architectures but Alpha, MIPS, PA-RISC and SPARC (include/uapi/asm-generic/socket.h).
-/// `setsockopt`'s number of the option that [`max_pacing_rate`] reads.
+// Linux's numbers on all architectures except Alpha, MIPS, PA-RISC and SPARC
+// (include/uapi/asm-generic/socket.h).
+/// Number of the `setsockopt` option that [`max_pacing_rate`] reads.
 pub const SO_MAX_PACING_RATE: libc::c_int = 47;
 const SO_NETNS_COOKIE: libc::c_int = 71;
 const NETLINK_CAP_ACK: libc::c_int = 10;
 const NETLINK_EXT_ACK: libc::c_int = 11;
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 
-/// How fast the kernel may pace this socket (socket(7), `SO_MAX_PACING_RATE`).
+/// Maximum rate at which the kernel paces this socket (socket(7), `SO_MAX_PACING_RATE`).
 ///
-/// Units: bytes per second; all ones is no limit.
+/// Units: bytes per second; all ones mean no limit.
 /// Errors: the system's.
 pub fn max_pacing_rate(socket: impl AsFd) -> Result<u64> {
     let mut bytes = [0; 8];
-    // A kernel before 4.20 knows 32 bits of it.
+    // Kernels before 4.20 return only 32 bits.
     match option(socket, SO_MAX_PACING_RATE, &mut bytes)? {
         8 => Ok(u64::from_ne_bytes(bytes)),
         _ => {
@@ -32,7 +33,7 @@ pub fn max_pacing_rate(socket: impl AsFd) -> Result<u64> {
 
 /// Sets the rate that [`max_pacing_rate`] reads.
 ///
-/// Units: bytes per second; all ones is no limit.
+/// Units: bytes per second; all ones mean no limit.
 /// Errors: the system's.
 pub fn set_max_pacing_rate(socket: impl AsFd, rate: u64) -> Result<()> {
     set_option(socket, SO_MAX_PACING_RATE, &rate.to_ne_bytes())
@@ -66,7 +67,8 @@ pub fn netns_cookie(socket: impl AsFd) -> Result<u64> {
 /// Units: packets.
 /// Errors: the system's.
 pub fn window_packets(socket: impl AsFd) -> Result<u32> {
-    // Offset of `tcpi_snd_cwnd` in `struct tcp_info` (include/uapi/linux/tcp.h), whose fields never move.
+    // Offset of `tcpi_snd_cwnd` in `struct tcp_info` (include/uapi/linux/tcp.h); the kernel never
+    // moves its fields.
     const AT: usize = 80;
     let mut info = [0; AT + 4];
     option_at(libc::IPPROTO_TCP, socket, libc::TCP_INFO, &mut info)?;
@@ -74,13 +76,14 @@ pub fn window_packets(socket: impl AsFd) -> Result<u32> {
     Ok(u32::from_ne_bytes([a, b, c, d]))
 }
 
-/// Has a netlink socket's requests for lists be read strictly, with their filters (netlink(7), `NETLINK_GET_STRICT_CHK`).
+/// Makes the kernel apply the filters in dump requests of a netlink socket (netlink(7),
+/// `NETLINK_GET_STRICT_CHK`).
 pub fn filter_dumps(socket: impl AsFd) -> Result<()> {
     set_option_at(libc::SOL_NETLINK, socket, NETLINK_GET_STRICT_CHK, &1_i32.to_ne_bytes())
 }
 
-/// Makes the kernel explain its refusals on a netlink socket, without a copy of the request (netlink(7), `NETLINK_EXT_ACK` and
-/// `NETLINK_CAP_ACK`).
+/// Makes the kernel explain its refusals on a netlink socket, without a copy of the request
+/// (netlink(7), `NETLINK_EXT_ACK` and `NETLINK_CAP_ACK`).
 ///
 /// Errors: the system's.
 pub fn explain_errors(socket: impl AsFd) -> Result<()> {
@@ -90,14 +93,15 @@ pub fn explain_errors(socket: impl AsFd) -> Result<()> {
     Ok(())
 }
 
-/// Reads a `SOL_SOCKET` option; how many bytes of it there were.
+/// Reads a `SOL_SOCKET` option, and returns the number of bytes read.
 fn option(socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usize> {
     option_at(libc::SOL_SOCKET, socket, name, value)
 }
 
 fn option_at(level: libc::c_int, socket: impl AsFd, name: libc::c_int, value: &mut [u8]) -> Result<usize> {
     let mut length = value.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `value`, and the length to `length`; both outlive the call.
+    // SAFETY: the kernel writes at most `length` bytes to `value`, and the length to `length`; both
+    // outlive the call.
     let result = unsafe {
         libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut length)
     };

@@ -1,8 +1,10 @@
 //! TUN devices: network devices whose packets a program reads and writes.
 //!
-//! [`open`] makes a plain device: one packet for each read and write. A [`Device`] has segmentation and receive offload: the
-//! kernel hands over several segments of a connection as one long packet, and takes such packets. The `tun-rs` crate opens both
-//! kinds, and cuts and joins the long packets. Source: the kernel's Documentation/networking/tuntap.rst. Read [`open`] and [`Device`].
+//! [`open`] creates a plain device, with one packet per read or write. A [`Device`] has
+//! segmentation and receive offload: the kernel delivers several segments of a connection as one
+//! long packet, and accepts such packets. The `tun-rs` crate opens both kinds, and splits and
+//! merges the long packets. Source: the kernel's Documentation/networking/tuntap.rst. Read [`open`]
+//! and [`Device`].
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -12,35 +14,36 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, GROTable, IDEAL_BATCH_SIZE, SyncDevice, VIRTIO_NET_HDR_LEN};
 
-/// Bytes that a packet to write has before it.
+/// Bytes to leave free before a packet that is written.
 pub const HEADROOM: usize = VIRTIO_NET_HDR_LEN;
-/// The longest packet that the kernel hands over at once, with its head.
+/// Maximum size in bytes of one read from the kernel: a long packet and its header.
 const READ_MAX: usize = VIRTIO_NET_HDR_LEN + 65_535;
-/// The longest packet after it was cut, and how many there are then at the most.
+/// Maximum size in bytes of a packet after the split, and maximum number of such packets per read.
 const PACKET_MAX: usize = 16_384;
 const PACKETS_MAX: usize = IDEAL_BATCH_SIZE;
-/// Opens `/dev/net/tun`, and closes it again.
+/// Opens `/dev/net/tun`, and closes it again, as a test.
 ///
-/// Errors: the system's: the file is missing, or this user may not open it.
+/// Errors: the system's: the file does not exist, or this user may not open it.
 pub fn check() -> io::Result<()> {
     std::fs::File::options().read(true).write(true).open("/dev/net/tun").map(drop)
 }
 
-/// Makes a plain device in the network namespace of this thread. The descriptor never blocks, and the device goes with it.
+/// Creates a plain device in the network namespace of this thread. The descriptor never blocks;
+/// closing it removes the device.
 ///
 /// Errors: the system's.
 pub fn open(name: &str) -> io::Result<OwnedFd> {
     let device = DeviceBuilder::new().name(name).enable(false).build_sync()?;
     fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
-    // SAFETY: the device gives up its descriptor, which nobody else has.
+    // SAFETY: the device releases its descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) })
 }
 
-/// A device with offload. It goes when this value is dropped, and its routes with it.
+/// A device with offload. Dropping this value removes the device and its routes.
 pub struct Device {
     name: String,
     mtu_bytes: u16,
-    /// `None` once another program has deleted it.
+    /// `None` after another program has deleted the device.
     device: Option<AsyncFd<OwnedDevice>>,
     whole: Vec<u8>,
     packets: Vec<Vec<u8>>,
@@ -57,10 +60,10 @@ impl AsRawFd for OwnedDevice {
 }
 
 impl Device {
-    /// Makes the device in the network namespace of this thread, with this longest packet.
+    /// Creates the device in the network namespace of this thread, with this MTU.
     ///
     /// Errors: the system's.
-    /// Panics: outside of a tokio runtime.
+    /// Panics: outside a tokio runtime.
     pub fn make(name: &str, mtu_bytes: u16) -> io::Result<Self> {
         Ok(Self {
             name: name.to_owned(),
@@ -73,10 +76,11 @@ impl Device {
         })
     }
 
-    /// Makes the device again after it was deleted or moved to another network namespace. Returns its index.
+    /// Creates the device again after it was deleted or moved to another network namespace. Returns
+    /// its index.
     ///
-    /// Errors: the system's; there is no device then.
-    /// Panics: outside of a tokio runtime.
+    /// Errors: the system's; the value then has no device.
+    /// Panics: outside a tokio runtime.
     pub fn make_again(&mut self) -> io::Result<u32> {
         self.device = None;
         self.device = Some(open_offloaded(&self.name, self.mtu_bytes)?);
@@ -96,9 +100,9 @@ impl Device {
         self.device.as_ref().ok_or(io::ErrorKind::NotFound)?.get_ref().0.if_index()
     }
 
-    /// Waits for packets; for ever without a device.
+    /// Waits for packets; without a device, waits for ever.
     ///
-    /// Errors: the runtime is gone.
+    /// Errors: the runtime has shut down.
     pub async fn readable(&self) -> io::Result<()> {
         match &self.device {
             Some(device) => device.readable().await.map(|mut ready| ready.retain_ready()),
@@ -106,7 +110,8 @@ impl Device {
         }
     }
 
-    /// Reads the packets of one long packet; none if no packet waits, or without a device.
+    /// Reads one long packet, and returns its segments; none if no packet is waiting, or without a
+    /// device.
     ///
     /// Errors: the system's.
     pub fn read(&mut self) -> io::Result<impl Iterator<Item = &mut [u8]>> {
@@ -126,9 +131,10 @@ impl Device {
         Ok(packets.iter_mut().zip(&*lengths).take(count).map(|(packet, length)| &mut packet[..*length]))
     }
 
-    /// Writes packets, each behind [`HEADROOM`] bytes. Packets that the kernel refuses are lost, as on a wire.
+    /// Writes packets, each after [`HEADROOM`] bytes. Packets that the kernel refuses are lost, as
+    /// on a wire.
     ///
-    /// Errors: the last refusal.
+    /// Errors: the error of the last refused packet.
     pub fn write(&mut self, packets: &mut [Vec<u8>]) -> io::Result<()> {
         let device = self.device.as_ref().ok_or(io::ErrorKind::NotFound)?;
         device.get_ref().0.send_multiple(&mut self.joining, packets, HEADROOM).map(drop)
@@ -145,7 +151,8 @@ fn open_offloaded(name: &str, mtu_bytes: u16) -> io::Result<AsyncFd<OwnedDevice>
     AsyncFd::with_interest(OwnedDevice(device), Interest::READABLE)
 }
 
-/// Whether the system says that the device does not exist any more: reads find it shut down, later ones detached.
+/// Returns true if the error means that the device was deleted: reads first report a shutdown, then
+/// a detached device.
 fn is_deleted(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::BADFD | Errno::FAULT | Errno::NODEV))
 }

@@ -1,8 +1,8 @@
 //! Addresses of IP and port as people write them, IPv6 zones included: `[fe80::1%eth0]:7171`.
 //!
 //! A zone is one of this machine's interfaces, by name or number. Source: RFC 4007, section 11.
-//! Leaves out: URLs, whose zones RFC 6874 spells otherwise, and the limits on lookups of names that
-//! other parties choose ([`crate::resolve`]). Read [`parse`] and [`lookup`] first.
+//! Leaves out: URLs, whose zones RFC 6874 spells otherwise; limits on lookups of names that other
+//! parties choose ([`crate::resolve`]). Read [`parse`] and [`lookup`] first.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -20,13 +20,15 @@ pub fn parse(text: &str) -> Option<SocketAddr> {
     text.parse().ok().or_else(|| bracketed(text).and_then(|(host, port)| with_port(host, port)))
 }
 
-/// Parses an IP address without a port, and adds `port`. `None` as for [`parse`].
+/// Parses an IP address without a port, and adds `port`. Returns `None` for the same texts as
+/// [`parse`].
 pub fn with_port(host: &str, port: u16) -> Option<SocketAddr> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Some((ip, port).into());
     }
     zone(host)?;
-    // The system finds the interface. It asks no name server, as a number stands before the zone.
+    // The system's lookup resolves the zone. It queries no name server, because the host begins
+    // with an IP address.
     (host, port).to_socket_addrs().ok()?.next()
 }
 
@@ -65,9 +67,9 @@ mod tests {
         }
     }
 
-    /// #52: a zone by name was no address, and a host that does not exist.
+    /// #52: an address with a named zone was refused as a host that does not exist.
     #[tokio::test]
-    async fn zone_is_an_interface_by_name_or_number() {
+    async fn address_zone_may_be_an_interface_name_or_number() {
         let lo = scope(parse("[fe80::1%lo]:7171").expect("every machine has lo"));
         assert!(lo > 0);
         assert_eq!(parse(&format!("[fe80::1%{lo}]:7171")), parse("[fe80::1%lo]:7171"));
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_addresses_are_as_without_zones() {
+    async fn addresses_without_zone_parse_as_usual() {
         assert_eq!(parse("127.0.0.1:7171"), Some(([127, 0, 0, 1], 7171).into()));
         assert_eq!(with_port("::1", 7), parse("[::1]:7"));
         assert_eq!(lookup("[::1]:7").await.expect("an address"), [parse("[::1]:7").expect("an address")]);

@@ -1,19 +1,20 @@
-//! Admission at a listener, so that silent connections keep no peer out.
+//! Admission at a listener, so that silent connections do not keep other peers out.
 //!
 //! Every connection is accepted at once. Until its peer has shown an identity the connection is
-//! *half-open*, and stands in one of two bounded tables: before its first message of TLS is whole
-//! (*silent*), and from there to the end of its handshake and greeting (*speaking*). When a table
-//! is full, the oldest connection of the address with most of them is dropped ([`HalfOpenTable`]),
-//! and likewise when the process has no descriptor left; each table has its own time limit, too. So
-//! a newcomer always gets in, and an attacker with few addresses drops only his own connections. A
-//! peer that has shown its identity takes one of [`ConnectionSlots`]. These are counted apart, and
-//! each identity has a limited number.
+//! *half-open*, and has an entry in one of two bounded tables. The table *silent* is for
+//! connections whose first TLS message is incomplete. The table *speaking* is for the time from
+//! that message to the end of handshake and greeting. When a table is full, the address with the
+//! most connections loses its oldest one ([`HalfOpenTable`]). The same applies when the process has
+//! no descriptor left; each table also has a time limit. So a newcomer always gets in, and an
+//! attacker with few addresses drops only his own connections. A peer that has shown its identity
+//! takes one of [`ConnectionSlots`]. Slots are counted separately, and each identity has a limited
+//! number.
 //!
 //! A listener without TLS admits by the same rule ([`Arrival::unidentified`]). Its connections stay
-//! half-open for good: *silent* until the driver has read a first request, *speaking* from then on,
-//! and with each request the youngest again.
+//! half-open for good: *silent* until the driver has read a first request, and *speaking* from then
+//! on. Each request makes its connection the youngest of the table again.
 //!
-//! Leaves out: what a peer may do once it is in. Read [`Admission`] first, then [`Arrival`] and
+//! Leaves out: the rights of an admitted peer. Read [`Admission`] first, then [`Arrival`] and
 //! [`ConnectionSlots`].
 
 mod half_open;
@@ -36,10 +37,10 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsStream;
 use tokio_rustls::server::{StartHandshake, TlsStream as ServerStream};
 
-/// Maximum bytes of a first message of TLS, in all its records. Our clients' messages have less
-/// than a thousand.
+/// Maximum size in bytes of a first TLS message, including the headers of its records. A message of
+/// our clients has less than a thousand bytes.
 const CLIENT_HELLO_BYTES_MAX: usize = 8 << 10;
-/// Pause of an accept loop that has run out of descriptors, while one is freed.
+/// Pause of an accept loop without free descriptors, while a dropped connection closes.
 const DESCRIPTOR_WAIT: Duration = Duration::from_millis(50);
 /// Interval between two log lines about dropped half-open connections.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -47,17 +48,17 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// Limits of half-open connections, in number and time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Connections whose first message of TLS, or first request without TLS, is not whole. With TLS
-    /// one takes up to 12 KiB.
+    /// Maximum number of connections whose first TLS message, or first request without TLS, is
+    /// incomplete. With TLS a connection takes up to 12 KiB.
     pub silent_max: usize,
     /// Maximum number of connections in handshake or greeting; without TLS, of all connections that
-    /// have sent a request. With TLS one takes up to 64 KiB, the maximum that rustls buffers for a
-    /// message.
+    /// have sent a request. With TLS a connection takes up to 64 KiB, the maximum that rustls
+    /// buffers for a message.
     pub speaking_max: usize,
-    /// Time limit of the first message or request.
+    /// Time limit for the first message or request.
     pub silent_time: Duration,
-    /// Time limit of handshake and greeting after the first message; without TLS, maximum idle time
-    /// between requests.
+    /// Time limit for handshake and greeting after the first message; without TLS, maximum idle
+    /// time between requests.
     pub speaking_time: Duration,
 }
 
@@ -73,8 +74,8 @@ impl Default for AdmissionLimits {
 }
 
 impl AdmissionLimits {
-    /// The default for a process that may have `descriptors`: half-open connections take at most
-    /// three of eight, so that those who have shown who they are find some, and files.
+    /// The default limits for a process that may have `descriptors`. Half-open connections take at
+    /// most three eighths, so that identified peers and files find free descriptors.
     pub fn for_descriptors(descriptors: u64) -> Self {
         let part = |of: u64| usize::try_from(descriptors / of).unwrap_or(usize::MAX).max(1);
         let default = Self::default();
@@ -85,13 +86,13 @@ impl AdmissionLimits {
         }
     }
 
-    /// Descriptors that half-open connections take at the most.
+    /// Maximum number of descriptors that half-open connections take.
     pub fn descriptors(&self) -> u64 {
         (self.silent_max + self.speaking_max) as u64
     }
 }
 
-/// The half-open connections of a process, whichever of its listeners they came by.
+/// The half-open connections of a process, over all its listeners.
 #[derive(Clone)]
 pub struct Admission {
     shared: Arc<Shared>,
@@ -100,7 +101,7 @@ pub struct Admission {
 struct Shared {
     limits: AdmissionLimits,
     tables: Mutex<Tables>,
-    /// Woken when a half-open connection is gone and its descriptor free.
+    /// Notified when a half-open connection has closed and its descriptor is free.
     gone: Notify,
 }
 
@@ -128,7 +129,7 @@ impl Shared {
 }
 
 impl Tables {
-    /// Tells the task of a dropped connection, if there is one.
+    /// Wakes the task of a dropped connection, if there is one, and counts the drop.
     fn note_dropped(&mut self, dropped: Option<Arc<Notify>>, why: &str) {
         let Some(bell) = dropped else { return };
         bell.notify_one();
@@ -136,7 +137,7 @@ impl Tables {
         self.tell(why);
     }
 
-    /// A line, though not too often.
+    /// Logs the number of drops, at most once per [`TELL_EVERY`].
     fn tell(&mut self, why: &str) {
         let now = Instant::now();
         if self.told_at.is_none_or(|t| now - t >= TELL_EVERY) {
@@ -165,9 +166,9 @@ impl Admission {
 
     /// Returns the next connection; errors of earlier connections do not end the wait.
     ///
-    /// If connections arrive faster than dropped ones close, it waits for the latter: together they
-    /// never have more descriptors than [`AdmissionLimits::descriptors`] and one for each
-    /// listener's newcomer.
+    /// If connections arrive faster than dropped ones close, the call waits until enough have
+    /// closed. All half-open connections together never have more descriptors than
+    /// [`AdmissionLimits::descriptors`] plus one for each listener.
     pub async fn accept(&self, listener: &TcpListener) -> Arrival {
         loop {
             self.until_few_are_open().await;
@@ -193,7 +194,7 @@ impl Admission {
         loop {
             let gone = self.shared.gone.notified();
             tokio::pin!(gone);
-            // Registers before it looks, so that no notification is missed.
+            // Registers before the count is read, so that no notification is missed.
             gone.as_mut().enable();
             if self.shared.lock().open as u64 <= self.shared.limits.descriptors() {
                 return;
@@ -217,8 +218,8 @@ impl Admission {
         }
     }
 
-    /// Drops the oldest half-open connection of the address with most of them; a silent one if
-    /// there is one.
+    /// Drops the oldest half-open connection of the address with the most; a silent connection,
+    /// unless there is none.
     fn drop_one(&self) {
         let mut tables = self.shared.lock();
         let found = tables.stages.iter_mut().find_map(HalfOpenTable::drop_one);
@@ -226,7 +227,7 @@ impl Admission {
         tables.tell("no descriptor is left (see ulimit -n)");
     }
 
-    /// Connections that are half-open.
+    /// Number of half-open connections.
     pub fn half_open(&self) -> usize {
         self.shared.lock().stages.iter().map(HalfOpenTable::len).sum()
     }
@@ -239,14 +240,14 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 /// A connection that was just accepted.
 pub struct Arrival {
-    // Declared before the other field, hence dropped first: a task that waits for the descriptor
-    // finds it free.
+    // Declared before `half_open`, and hence dropped first: when a task waits for this descriptor
+    // and is notified, the descriptor is free.
     tcp: TcpStream,
     half_open: HalfOpen,
 }
 
 impl Arrival {
-    /// The connection, to set its options.
+    /// The TCP connection, to set its options.
     pub fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
@@ -256,23 +257,23 @@ impl Arrival {
         self.half_open.from
     }
 
-    /// The connection, to read a header in front of the first message, and its place, which bounds
-    /// the time for it ([`HalfOpen::within`]).
+    /// The TCP connection, from which a driver reads a header before the first message, and its
+    /// half-open entry, which limits the time for that ([`HalfOpen::within`]).
     pub const fn before_first_message(&mut self) -> (&mut TcpStream, &HalfOpen) {
         (&mut self.tcp, &self.half_open)
     }
 
-    /// Returns the connection and its place, for a listener that asks for no identity. The caller
-    /// drops the place after the connection.
+    /// Returns the connection and its half-open entry, for a listener that requires no identity.
+    /// The caller must drop the entry after the connection.
     pub fn unidentified(self) -> (TcpStream, HalfOpen) {
         (self.tcp, self.half_open)
     }
 
-    /// Shakes hands by `tls` with a client that shows no certificate. The connection stays silent,
-    /// as one of a listener without TLS does until its first request, and has to be whole by then.
+    /// Performs the TLS handshake with a client that presents no certificate. The connection stays
+    /// *silent*, and the time limit of the first request includes the handshake.
     ///
-    /// Errors: it took too long (`TimedOut`), was dropped for another (`ConnectionAborted`);
-    /// rustls' (`InvalidData`); the connection's own.
+    /// Errors: timeout (`TimedOut`); the connection was dropped for another (`ConnectionAborted`);
+    /// errors of rustls (`InvalidData`); the connection's own errors.
     pub async fn encrypt(self, tls: Arc<ServerConfig>) -> io::Result<(ServerStream<TcpStream>, HalfOpen)> {
         let half_open = self.half_open;
         let mut tcp = self.tcp;
@@ -285,7 +286,8 @@ impl Arrival {
     }
 
     /// Performs the TLS handshake, and returns the caller's identity. The connection stays
-    /// half-open while the last result is kept: greet within [`HalfOpen::within`], then drop it.
+    /// half-open until the returned [`HalfOpen`] is dropped: the caller greets within
+    /// [`HalfOpen::within`], then drops it.
     ///
     /// Errors: timeout (`TimedOut`); the connection was dropped for another (`ConnectionAborted`);
     /// a certificate that is not from our authority, or names no party (`InvalidData`); the
@@ -294,7 +296,7 @@ impl Arrival {
         self,
         tls: Arc<ServerConfig>,
     ) -> io::Result<(TlsStream<TcpStream>, PeerIdentity, HalfOpen)> {
-        // The order matters: the value declared last is dropped first.
+        // The order of declarations matters: the value declared last is dropped first.
         let mut half_open = self.half_open;
         let mut tcp = self.tcp;
         let accepted = half_open.within(client_hello(&mut tcp)).await?;
@@ -309,7 +311,7 @@ impl Arrival {
     }
 }
 
-/// Reads the first message of TLS, which may be no longer than [`CLIENT_HELLO_BYTES_MAX`].
+/// Reads the first TLS message, of at most [`CLIENT_HELLO_BYTES_MAX`].
 async fn client_hello(tcp: &mut TcpStream) -> io::Result<Accepted> {
     let mut acceptor = Acceptor::default();
     let mut buffer = [0; 512];
@@ -330,7 +332,8 @@ async fn client_hello(tcp: &mut TcpStream) -> io::Result<Accepted> {
             Err((error, mut alert)) => {
                 let mut bytes = Vec::new();
                 alert.write_all(&mut bytes)?;
-                // The peer may have gone; the error returned below says what was wrong.
+                // The peer may have gone, so a failed write is ignored; the error returned below
+                // has the cause.
                 let _ = tcp.write_all(&bytes).await;
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
@@ -344,7 +347,7 @@ fn dropped() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "dropped while half-open, for a new one")
 }
 
-/// A connection's place among the half-open ones; given back when dropped.
+/// A connection's entry among the half-open ones, which is freed when dropped.
 pub struct HalfOpen {
     shared: Arc<Shared>,
     stage: HalfOpenStage,
@@ -391,8 +394,8 @@ impl HalfOpen {
         }
     }
 
-    /// Moves the connection to the table of connections whose first message or request is whole; in
-    /// that table it becomes the youngest.
+    /// Moves the connection to the table of connections whose first message or request is complete,
+    /// as the youngest of that table.
     pub fn speaks(&mut self) {
         let mut tables = self.shared.lock();
         tables.stages[self.stage as usize].leave(self.number);

@@ -4,10 +4,10 @@
 
 use std::io;
 
-/// Prefix of the resolver's errors, which have no separate kind.
+/// Prefix of the resolver's errors, which have no separate `ErrorKind`.
 const LOOKUP: &str = "failed to lookup address information";
 
-/// Describes why the peer is unreachable, untrusted or gone, in a few words to follow a colon.
+/// Describes in a few words, to follow a colon, why the peer is unreachable, untrusted or gone.
 ///
 /// Every client and daemon uses this function, so that no message quotes a library.
 pub fn cause(error: &io::Error) -> String {
@@ -34,8 +34,8 @@ pub fn cause(error: &io::Error) -> String {
     }
 }
 
-/// One line about a failed connection to `peer`, with the remedy. `peer` is as in `controller at
-/// 127.0.0.1:7171`.
+/// Explains a failed connection to `peer` in one line, with the remedy. `peer` is a phrase like
+/// `controller at 127.0.0.1:7171`.
 pub fn explain(peer: &str, error: &io::Error) -> String {
     format!("{peer}: {}", cause(error))
 }
@@ -79,9 +79,10 @@ mod tests {
         }
     }
 
-    /// #17: rustls' own words, its documentation's address among them, were shown for a peer that went away.
+    /// #17: a message about a disconnected peer quoted rustls, with the address of its
+    /// documentation.
     #[test]
-    fn no_library_s_words_are_left() {
+    fn connection_errors_quote_no_library() {
         let gone = io::Error::new(
             io::ErrorKind::UnexpectedEof,
             "peer closed connection without close_notify: https://x",

@@ -1,25 +1,24 @@
-//! Facts of a certificate that webpki does not tell: from when until when it is good, and its IP
-//! addresses.
+//! Facts of a certificate that webpki does not expose: its validity, and its IP addresses.
 //!
-//! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690. Only for certificates that webpki
-//! has taken apart: they are not checked here again. Leaves out: names
+//! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690. Use these readers only for
+//! certificates that webpki has verified, because they verify nothing themselves. Leaves out: names
 //! ([`crate::tls::peer_identity`]). Read [`CertificateFacts`] first.
 
 use std::net::IpAddr;
 use time::{Date, Month, OffsetDateTime, Time};
 
-/// A certificate's facts.
+/// Validity and addresses of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The first moment at which it is good.
+    /// First moment of validity.
     pub begin: OffsetDateTime,
-    /// The last one.
+    /// Last moment of validity.
     pub end: OffsetDateTime,
-    /// The IP addresses that it is for, besides names.
+    /// IP addresses among the subject alternative names.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Elements of DER, one after the other.
+/// Reader of consecutive DER elements.
 struct Elements<'a>(&'a [u8]);
 
 const INTEGER: u8 = 0x02;
@@ -30,13 +29,13 @@ const LONG_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
-/// Among alternative names: an address.
+/// Tag of an IP address among the subject alternative names.
 const ADDRESS: u8 = 0x87;
-/// 2.5.29.17
+/// Object identifier 2.5.29.17: subject alternative names.
 const ALTERNATIVE_NAMES: [u8; 3] = [0x55, 0x1d, 0x11];
 
 impl<'a> Elements<'a> {
-    /// The next element's tag and content.
+    /// Returns the next element's tag and content.
     fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;
@@ -53,14 +52,14 @@ impl<'a> Elements<'a> {
         Some((tag, content))
     }
 
-    /// The next element's content, which must have this tag.
+    /// Returns the next element's content; `None` if its tag differs from `tag`.
     fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().and_then(|(found, content)| (found == tag).then_some(content))
     }
 }
 
 impl CertificateFacts {
-    /// Facts of the certificate in `der`; `None` if it is invalid.
+    /// Reads the facts of the certificate in `der`; `None` if it is invalid.
     pub fn of(der: &[u8]) -> Option<Self> {
         let mut signed = Elements(Elements(der).expect(SEQUENCE)?);
         let mut fields = Elements(signed.expect(SEQUENCE)?);
@@ -68,7 +67,7 @@ impl CertificateFacts {
         if tag == VERSION {
             fields.expect(INTEGER)?;
         }
-        // The signature's algorithm and the issuer lie in between.
+        // The signature algorithm and the issuer lie between the serial number and the validity.
         fields.expect(SEQUENCE)?;
         fields.expect(SEQUENCE)?;
         let mut validity = Elements(fields.expect(SEQUENCE)?);
@@ -86,14 +85,14 @@ impl CertificateFacts {
     }
 }
 
-/// The addresses of an extension; `None` if it is another one.
+/// The IP addresses in an extension; `None` if it is not the subject alternative names.
 fn addresses_in(extension: &[u8]) -> Option<Vec<IpAddr>> {
     let mut parts = Elements(extension);
     if parts.expect(OBJECT)? != ALTERNATIVE_NAMES {
         return None;
     }
     let content = loop {
-        // A flag for a critical extension may lie in between.
+        // The flag of a critical extension may precede the content.
         if let (OCTETS, content) = parts.next()? {
             break content;
         }
@@ -109,7 +108,7 @@ fn addresses_in(extension: &[u8]) -> Option<Vec<IpAddr>> {
     Some(addresses)
 }
 
-/// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
+/// Parses a time: `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
 fn moment((tag, content): (u8, &[u8])) -> Option<OffsetDateTime> {
     let text = std::str::from_utf8(content).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {
@@ -140,7 +139,7 @@ fn digits(text: &str) -> Option<i32> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// A moment as people and files have it: `2026-11-23T10:00:00Z`. Source: RFC 3339, to the second.
+/// Formats a moment for people and files: `2026-11-23T10:00:00Z`. Source: RFC 3339, to the second.
 pub(crate) fn written(at: OffsetDateTime) -> String {
     let at = at.to_offset(time::UtcOffset::UTC);
     format!(
@@ -154,9 +153,9 @@ pub(crate) fn written(at: OffsetDateTime) -> String {
     )
 }
 
-/// Inverse of [`written`]; `None` for texts that it never writes.
+/// Inverse of [`written`]; `None` for texts that [`written`] never writes.
 pub(crate) fn read(text: &str) -> Option<OffsetDateTime> {
-    // The digits without separators.
+    // Removes the separators, and leaves the digits.
     let bare: String = text.chars().filter(|c| !matches!(c, '-' | ':' | 'T')).collect();
     moment((LONG_TIME, bare.as_bytes())).filter(|at| written(*at) == text)
 }
@@ -202,8 +201,8 @@ mod tests {
     }
 
     #[test]
-    fn dates_and_addresses_are_those_that_were_asked_for() {
-        // Before 2050 a year has two digits, from then on four.
+    fn certificate_facts_match_the_requested_dates_and_addresses() {
+        // The year has two digits before 2050, and four from then on.
         for now in ["2026-11-23T10:11:12Z", "2049-12-20T23:59:59Z", "2051-03-01T00:30:00Z"] {
             let now = read(now).expect("a moment");
             let der = controller_at(now, 30);
@@ -229,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_read_as_written() {
+    fn moments_parse_as_they_were_written() {
         for text in ["1970-01-01T00:00:00Z", "2026-02-28T23:59:59Z", "2400-02-29T12:00:00Z"] {
             assert_eq!(written(read(text).expect("a moment")), text);
         }

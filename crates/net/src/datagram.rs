@@ -28,21 +28,21 @@ use tokio::net::UdpSocket;
 
 /// The largest payload of one datagram: 65,535 bytes less the headers of IPv4 and UDP.
 pub const PAYLOAD_MAX: usize = 65_507;
-/// The most bytes of datagrams in one call of the kernel, which builds one IP packet of them first;
-/// over IPv6 the lesser.
+/// Maximum bytes of datagrams in one system call: the kernel first builds one IP packet of them.
+/// The limit is lower for IPv6 than for IPv4, and applies to both here.
 const TOGETHER_BYTES_MAX: usize = 65_535 - 48;
-/// The most datagrams in one call of the kernel: Linux before 6.9 takes no more.
+/// Maximum number of datagrams in one system call: the limit of Linux before 6.9.
 const SEGMENTS_MAX: usize = 64;
-/// Messages that one call receives.
+/// Maximum number of messages that one system call receives.
 const MESSAGES_MAX: usize = quinn_udp::BATCH_SIZE;
-/// Buffer size of a message: datagrams that the kernel joins never exceed an IP packet.
+/// Buffer size of a message: the datagrams that the kernel merges never exceed one IP packet.
 const MESSAGE_BYTES: usize = 65_536;
 
-/// Number of readings of the kernel's socket table before a missing socket is given up.
+/// Number of times that the kernel's socket table is read in search of a socket.
 const TABLE_READS_MAX: usize = 4;
 
-/// Maximum payload of an unfragmented datagram over a path of `mtu_bytes` to `to`; `None` if there
-/// is no room.
+/// Maximum payload of an unfragmented datagram to `to` over a path with an MTU of `mtu_bytes`.
+/// `None` if the headers leave no room.
 ///
 /// Units: bytes, headers of IP (without options) and UDP taken off; at most [`PAYLOAD_MAX`].
 ///
@@ -59,11 +59,11 @@ pub fn payload_max(mtu_bytes: u32, to: IpAddr) -> Option<usize> {
     (payload > 0).then_some(payload.min(PAYLOAD_MAX))
 }
 
-/// MTU of the route to `to` as this machine knows it: the device's, or a lower value that the
-/// kernel has learnt.
+/// MTU of the route to `to` in this machine's routing table: the device's MTU, or a lower value
+/// that the kernel has learnt from the path.
 ///
-/// Units: bytes, IP header included. It describes the first hop rather than the path: a narrower
-/// link further on shows only when nothing arrives.
+/// Units: bytes, IP header included. The value describes the first hop rather than the path. A
+/// narrower link further on shows only because no datagram arrives.
 /// Errors: no route, or the system's error, with the address in the text.
 pub fn route_mtu(to: SocketAddr) -> io::Result<u32> {
     let to = canonical(to);
@@ -93,7 +93,7 @@ pub struct DatagramOptions {
 }
 
 impl Default for DatagramOptions {
-    /// 4 MiB each way, with offload.
+    /// 4 MiB for each direction, with offload.
     fn default() -> Self {
         Self { receive_buffer: ByteCount::mib(4), send_buffer: ByteCount::mib(4), offload: true }
     }
@@ -101,9 +101,9 @@ impl Default for DatagramOptions {
 
 /// The sizes of a socket's buffers.
 ///
-/// Units: as they were asked for. The kernel sets aside twice that and charges each datagram with
-/// its own bookkeeping, from half a kilobyte up, so that small datagrams fill a buffer before their
-/// bytes do.
+/// Units: bytes, as requested. The kernel reserves twice the request and charges each datagram for
+/// its own bookkeeping, at least half a kilobyte. So small datagrams fill a buffer before their
+/// payload does.
 /// Source: socket(7), `SO_RCVBUF`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Buffers {
@@ -116,11 +116,11 @@ pub struct Buffers {
 /// The congestion mark in a datagram's IP header (RFC 3168).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// The transport takes marks: ECT(0).
+    /// The transport reacts to marks: ECT(0).
     Ect0,
-    /// The transport takes marks: ECT(1), for L4S (RFC 9331).
+    /// The transport reacts to marks: ECT(1), for L4S (RFC 9331).
     Ect1,
-    /// Congestion experienced: a queue on the path has marked it.
+    /// Congestion experienced: a queue on the path has marked the datagram.
     Ce,
 }
 
@@ -142,8 +142,8 @@ impl Ecn {
     }
 }
 
-/// Datagrams for one peer, one after the other in one buffer: all of one size, the last one perhaps
-/// smaller.
+/// Consecutive datagrams for one peer in one buffer. All have the same size, except that the last
+/// may be smaller.
 #[derive(Copy, Clone, Debug)]
 pub struct Segments<'a> {
     to: SocketAddr,
@@ -154,7 +154,7 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// `bytes` as datagrams of `segment_bytes` each; no bytes are no datagrams.
+    /// Splits `bytes` into datagrams of `segment_bytes` each; without bytes there is no datagram.
     ///
     /// Panics: `segment_bytes` is 0.
     pub const fn new(to: SocketAddr, bytes: &'a [u8], segment_bytes: usize) -> Self {
@@ -193,7 +193,7 @@ impl<'a> Segments<'a> {
         Self { bytes: &self.bytes[start..], ..self }
     }
 
-    /// The first `count` datagrams as one call of the kernel.
+    /// The first `count` datagrams, for one system call.
     fn transmit(&self, count: usize) -> Transmit<'a> {
         let contents = &self.bytes[..self.bytes.len().min(count * self.segment_bytes)];
         Transmit {
@@ -217,7 +217,7 @@ pub enum SendError {
         to: SocketAddr,
         /// Payload in bytes.
         size_bytes: usize,
-        /// Maximum payload, if this machine knows it.
+        /// Maximum payload; `None` if this machine does not know the path's MTU.
         limit_bytes: Option<usize>,
     },
     /// There is no route to the destination.
@@ -227,21 +227,21 @@ pub enum SendError {
         /// The system's reason.
         error: io::Error,
     },
-    /// A rule of this machine forbids it: a firewall, or a broadcast address.
+    /// A firewall of this machine forbids the datagram, or the destination is a broadcast address.
     Forbidden {
         /// Destination.
         to: SocketAddr,
         /// The system's reason.
         error: io::Error,
     },
-    /// The machine is out of memory for it. Worth another try, later.
+    /// The machine has no memory for the datagram now. A later attempt may succeed.
     NoBuffers {
         /// Destination.
         to: SocketAddr,
         /// The system's reason.
         error: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     Other {
         /// Destination.
         to: SocketAddr,
@@ -287,21 +287,21 @@ impl std::error::Error for SendError {
     }
 }
 
-/// A UDP socket that only sends, without a runtime, so that no task is ever woken for it.
+/// A UDP socket that only sends, without an async runtime.
 ///
-/// With a runtime, every sent datagram would wake it because there is room again: for many sockets
-/// that send a little each, that is as much work as the sending.
+/// The kernel reports free buffer space after every sent datagram, which wakes a runtime each time.
+/// For many sockets that each send little, the wake-ups cost as much as the sends.
 #[derive(Debug)]
 pub struct SendSocket {
     socket: std::net::UdpSocket,
     state: UdpSocketState,
-    /// See [`DatagramSocket`].
+    /// Separate state for offloaded sends, as in [`DatagramSocket`].
     state_offload: UdpSocketState,
     offload: Offload,
 }
 
 impl SendSocket {
-    /// A socket at `at`, as [`DatagramSocket::bind`] has it.
+    /// Binds a socket to `at`, like [`DatagramSocket::bind`].
     ///
     /// Errors: the system's, with the address in the text.
     pub fn bind(at: SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
@@ -327,7 +327,7 @@ impl SendSocket {
 fn open(at: SocketAddr, options: &DatagramOptions) -> io::Result<(std::net::UdpSocket, Buffers)> {
     use rustix::net::sockopt;
     let socket = std::net::UdpSocket::bind(at)?;
-    // The kernel doubles the requested size, and counts in 32 bits.
+    // The kernel doubles the requested size and stores the result in 32 bits.
     let asked = |size: ByteCount| usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(1 << 30);
     let (receive, send) = (asked(options.receive_buffer), asked(options.send_buffer));
     if sockopt::set_socket_recv_buffer_size_force(&socket, receive).is_err() {
@@ -347,17 +347,17 @@ fn open(at: SocketAddr, options: &DatagramOptions) -> io::Result<(std::net::UdpS
 /// Counters of a socket.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Datagrams that the kernel took.
+    /// Datagrams that the kernel accepted.
     pub sent: u64,
-    /// Their payloads.
+    /// Payload bytes of the sent datagrams.
     pub sent_bytes: u64,
-    /// Calls of the kernel that they took.
+    /// System calls that sent these datagrams.
     pub send_calls: u64,
     /// Datagrams received.
     pub received: u64,
-    /// Their payloads.
+    /// Payload bytes of the received datagrams.
     pub received_bytes: u64,
-    /// Calls of the kernel that they took.
+    /// System calls that received these datagrams.
     pub receive_calls: u64,
     /// Datagrams not sent: [`SendError::TooBig`].
     pub send_too_big: u64,
@@ -386,7 +386,7 @@ struct DatagramTally {
     send_other: AtomicU64,
 }
 
-/// Whether offload is in use.
+/// True while sends use offload.
 #[derive(Debug)]
 struct Offload(AtomicBool);
 
@@ -404,11 +404,11 @@ pub struct DatagramSocket {
 }
 
 impl DatagramSocket {
-    /// Binds a socket to `at`. `[::]` also takes IPv4 if the machine permits
-    /// (`net.ipv6.bindv6only`, 0 by default).
+    /// Binds a socket to `at`. A socket on `[::]` also receives IPv4 datagrams if the machine
+    /// permits that (`net.ipv6.bindv6only` is 0, the default).
     ///
-    /// Buffers exceed `net.core.{r,w}mem_max` if the process has the right (`CAP_NET_ADMIN`), else
-    /// the kernel grants its maximum: see [`DatagramSocket::buffers`].
+    /// Buffers exceed `net.core.{r,w}mem_max` if the process has the capability `CAP_NET_ADMIN`.
+    /// Otherwise the kernel limits them to that maximum: see [`DatagramSocket::buffers`].
     ///
     /// Errors: the system's, with the address in the text.
     /// Panics: outside a tokio runtime that drives I/O.
@@ -443,7 +443,8 @@ impl DatagramSocket {
         self.buffers
     }
 
-    /// Returns true while sends use offload, which ends with the kernel's first refusal.
+    /// Returns true while sends use offload. The first time that the kernel refuses an offloaded
+    /// send ends offload.
     pub fn offloads(&self) -> bool {
         self.offload.0.load(Relaxed)
     }
@@ -453,19 +454,19 @@ impl DatagramSocket {
         self.state.may_fragment()
     }
 
-    /// Sends as many of `segments` as the kernel accepts now. Returns their number; 0 if there are
-    /// none, or the buffer is full as far as the runtime knows: [`DatagramSocket::writable`] waits
-    /// for room.
+    /// Sends as many of `segments` as the kernel accepts now, and returns the number of datagrams
+    /// sent. Returns 0 if `segments` is empty, or if the runtime has noted a full buffer;
+    /// [`DatagramSocket::writable`] then waits for room.
     ///
-    /// Errors: the first of them cannot be sent, and none was; the rest may follow
-    /// ([`Segments::after`]).
+    /// Errors: the first datagram cannot be sent, and none was sent. Later datagrams may still be
+    /// sendable ([`Segments::after`]).
     /// Cost: one system call per 64 datagrams or 64 KiB with offload, else one per datagram; no
     /// allocation.
     pub fn try_send(&self, segments: &Segments<'_>) -> Result<usize, SendError> {
         let mut calls = 0;
         let result = self.offload.send(segments, |transmit| {
             let state = if transmit.segment_size.is_some() { &self.state_offload } else { &self.state };
-            // Asks the kernel only if its buffer is not known to be full.
+            // Makes the system call only if the runtime has not noted a full buffer.
             self.socket.try_io(Interest::WRITABLE, || {
                 calls += 1;
                 state.try_send((&self.socket).into(), transmit)
@@ -492,15 +493,16 @@ impl DatagramSocket {
         result
     }
 
-    /// Sends all of `segments`, waiting for room where it must.
+    /// Sends all of `segments`, and waits whenever the buffer is full.
     ///
-    /// If the call is dropped while it waits, the datagrams before have been sent.
+    /// If the call is dropped while it waits, the datagrams before that point have been sent.
     ///
     /// Errors: a datagram cannot be sent; the datagrams before it have been sent.
     pub async fn send(&self, segments: &Segments<'_>) -> Result<(), SendError> {
         let mut rest = *segments;
         while rest.count() > 0 {
-            // If the buffer never fills, as on loopback, only this lets other tasks run.
+            // Loopback never fills the buffer, so the loop never waits; only this call lets other
+            // tasks run.
             tokio::task::coop::consume_budget().await;
             match self.try_send(&rest)? {
                 0 => self.writable().await.map_err(|error| SendError::Other { to: rest.to, error })?,
@@ -512,13 +514,13 @@ impl DatagramSocket {
 
     /// Waits until the kernel may have room again.
     ///
-    /// Errors: the runtime is gone.
+    /// Errors: the runtime has shut down.
     pub async fn writable(&self) -> io::Result<()> {
         self.socket.writable().await
     }
 
-    /// Fills `batch` with received datagrams. Returns their number; 0 if there are none that the
-    /// runtime knows of, which learns of them while a task waits.
+    /// Fills `batch` with received datagrams, and returns their number. Returns 0 if the runtime
+    /// knows of no datagram; the runtime learns of arrivals only while a task waits.
     ///
     /// Errors: the system's.
     /// Cost: one system call; no allocation.
@@ -586,28 +588,31 @@ impl DatagramSocket {
     /// because of a full receive buffer; `None` if the system does not report it.
     ///
     /// A lower bound for datagrams: up to 64 datagrams merged by receive offload count once.
-    /// Cost: reads the table of all UDP sockets in this network namespace; not for every datagram.
+    /// Cost: reads the table of all UDP sockets in this network namespace, so do not call this for
+    /// every datagram.
     /// Source: proc_net_udp(5), the column `drops`.
     pub fn receive_drops(&self) -> Option<u64> {
         let inode = rustix::fs::fstat(&self.socket).ok()?.st_ino;
         let table = if self.local_addr().ok()?.is_ipv4() { "udp" } else { "udp6" };
-        // The thread's own namespace, which need not be the process's.
+        // The table of the thread's network namespace, which may differ from the process's.
         let path = format!("/proc/thread-self/net/{table}");
-        // The kernel finds its place in the table again by counting: a socket that closes meanwhile
-        // makes it skip one.
+        // The kernel resumes its listing of the table by position, so a socket that closes
+        // meanwhile makes it skip an entry.
         (0..TABLE_READS_MAX).find_map(|_| drops_of(&std::fs::read_to_string(&path).ok()?, inode))
     }
 }
 
 impl Offload {
-    /// Sends by `call`, which is one call of the kernel: how many went.
+    /// Sends the segments with `call`, which makes one system call. Returns the number of datagrams
+    /// sent.
     fn send(
         &self,
         segments: &Segments<'_>,
         mut call: impl FnMut(&Transmit<'_>) -> io::Result<()>,
     ) -> Result<usize, SendError> {
         let (count, mut sent) = (segments.count(), 0);
-        // Set when the kernel refused an offloaded send in this call, and it is not known yet why.
+        // True once the kernel has refused an offloaded send in this call; the cause may be the
+        // offload or a datagram.
         let mut doubted = false;
         while sent < count {
             let rest = segments.after(sent);
@@ -617,7 +622,7 @@ impl Offload {
                 Ok(()) => {
                     sent += together;
                     if doubted {
-                        // Alone it passes: the offload is at fault.
+                        // The same datagram passes without offload, so offload was the cause.
                         self.0.store(false, Relaxed);
                     }
                 }
@@ -643,8 +648,8 @@ fn explain(error: io::Error, segments: &Segments<'_>) -> SendError {
         Some(Errno::MSGSIZE) => {
             let size_bytes = segments.segment_bytes.min(segments.bytes.len());
             let limit = route_mtu(to).ok().and_then(|mtu| payload_max(mtu, to.ip()));
-            // Another source address may take another route: a limit that contradicts the error is
-            // dropped.
+            // Another source address may take another route, so a limit that contradicts the error
+            // is dropped.
             SendError::TooBig { to, size_bytes, limit_bytes: limit.filter(|limit| *limit < size_bytes) }
         }
         Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::AFNOSUPPORT) => {
@@ -656,7 +661,7 @@ fn explain(error: io::Error, segments: &Segments<'_>) -> SendError {
     }
 }
 
-/// An IPv4 peer of a socket for both is an IPv4 peer.
+/// Converts an IPv4-mapped IPv6 address of a dual-stack socket's peer to IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => (ip, address.port()).into(),
@@ -664,7 +669,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The drops of the socket with `inode` in a table as `/proc/net/udp` has it.
+/// Reads the drop count of the socket with `inode` from a table in the format of `/proc/net/udp`.
 fn drops_of(table: &str, inode: u64) -> Option<u64> {
     const INODE: usize = 9;
     const DROPS: usize = 12;
@@ -688,14 +693,15 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Buffers for 32 messages, 2 MiB; untouched pages take no memory.
+    /// Creates buffers for 32 messages, 2 MiB in total; untouched pages take no memory.
     pub fn new() -> Self {
         Self::with_messages(MESSAGES_MAX)
     }
 
-    /// Room for `messages` of 64 KiB: each is one datagram, or up to 64 that the kernel has joined.
+    /// Creates buffers for `messages` of 64 KiB each. A message is one datagram, or up to 64
+    /// datagrams that the kernel has merged.
     ///
-    /// Panics: not 1 to 32.
+    /// Panics: `messages` is not in 1 to 32.
     pub fn with_messages(messages: usize) -> Self {
         assert!((1..=MESSAGES_MAX).contains(&messages), "{messages} messages: must be 1 to {MESSAGES_MAX}");
         Self {
@@ -706,14 +712,14 @@ impl Batch {
         }
     }
 
-    /// The datagrams that the last call received, in order. Their bytes may be written to: they are
-    /// opened in place.
+    /// The datagrams that the last call received, in order. Their bytes are mutable because
+    /// [`crate::seal`] decrypts in place.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagram<'_>> {
         let messages = self.bytes.chunks_exact_mut(MESSAGE_BYTES).zip(&self.meta).take(self.messages);
         messages.flat_map(|(bytes, meta)| {
             let mut rest = &mut bytes[..meta.len];
             (0..datagrams_in(meta)).map(move |_| {
-                // The last one may be smaller.
+                // The last datagram may be smaller.
                 let size = meta.stride.min(rest.len());
                 let (bytes, after) = std::mem::take(&mut rest).split_at_mut(size);
                 rest = after;
@@ -743,12 +749,12 @@ impl Default for Batch {
 /// A received datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Sender's address, unless spoofed; an IPv4 address is given as one, also on a dual-stack
+    /// Sender's address, unless spoofed. An IPv4 sender has an IPv4 address, also on a dual-stack
     /// socket.
     pub from: SocketAddr,
-    /// The address of this machine that it came to.
+    /// This machine's address to which the datagram was sent.
     pub local: Option<IpAddr>,
-    /// ECN field of its IP header; `None` if the sender is not ECN-capable.
+    /// ECN field of the datagram's IP header; `None` if the sender is not ECN-capable.
     pub ecn: Option<Ecn>,
     /// Payload.
     pub bytes: &'a mut [u8],

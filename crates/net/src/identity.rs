@@ -1,6 +1,5 @@
-//! A process's identity to its peers, ready to connect and to accept: [`Credentials`] as a driver
-//! uses them, also when they change while the process runs. Read [`Identity`] first, then
-//! [`Guard`].
+//! A process's identity towards its peers, ready to connect and to accept. The [`Credentials`] may
+//! change while the process runs. Read [`Identity`] first, then [`Guard`].
 
 use crate::certificate::{self, CertificateFacts};
 use crate::keys::{Role, System};
@@ -15,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// A process's certificate, key and trust; clones share them.
+/// A process's certificate, key and trusted authorities; clones share them.
 #[derive(Clone)]
 pub struct Identity {
     shared: Arc<Shared>,
@@ -29,7 +28,8 @@ impl std::fmt::Debug for Identity {
 
 struct Shared {
     identity: PeerIdentity,
-    /// Credential files, and their state at the last reading; `None` if they were never in files.
+    /// Credential files, and their fingerprint at the last reading; `None` if the credentials came
+    /// from memory.
     files: Option<(CredentialFiles, Mutex<FileFingerprint>)>,
     current: watch::Sender<Arc<CurrentConfig>>,
 }
@@ -37,7 +37,7 @@ struct Shared {
 /// TLS configuration in force until the certificate files change.
 struct CurrentConfig {
     connector: TlsConnector,
-    /// Connector that accepts a [`Role::Site`] of any name.
+    /// Connector that accepts a peer of any name in [`Role::Site`].
     connector_to_sites: TlsConnector,
     acceptor: TlsAcceptor,
     trust: Arc<Trust>,
@@ -56,7 +56,7 @@ impl CurrentConfig {
     }
 }
 
-/// Fingerprint of the files: each one's length and time of change.
+/// Length and modification time of each credential file; `None` for a missing file.
 type FileFingerprint = [Option<(u64, Option<SystemTime>)>; 4];
 
 fn look(files: &CredentialFiles) -> FileFingerprint {
@@ -76,7 +76,7 @@ impl Identity {
     ///
     /// Errors: as [`Credentials::load`].
     pub fn load(files: &CredentialFiles) -> Result<Self, TlsError> {
-        // Looked at before the files are read, so that a change in between is noticed.
+        // Taken before the files are read, so that a change in between is noticed.
         let seen = look(files);
         let credentials = Credentials::load(files)?;
         let unusable =
@@ -93,13 +93,13 @@ impl Identity {
         Ok(Self { shared: Arc::new(Shared { identity, files, current }) })
     }
 
-    /// The party that it represents.
+    /// The party that this identity represents.
     pub fn own(&self) -> &PeerIdentity {
         &self.shared.identity
     }
 
-    /// The last moment at which its certificate is good, as in `2026-11-23T10:00:00Z`, and how long
-    /// that is from now.
+    /// Last moment of the certificate's validity, as in `2026-11-23T10:00:00Z`, and the time left
+    /// until then.
     pub fn expires(&self) -> (String, Duration) {
         let (_, end) = self.current().validity;
         (certificate::written(end), Duration::try_from(end - OffsetDateTime::now_utc()).unwrap_or_default())
@@ -110,7 +110,7 @@ impl Identity {
         self.current().trust.revoked.len()
     }
 
-    /// The file that its certificate is in, if it is in one.
+    /// Path of the certificate's file; `None` if the credentials came from memory.
     pub fn certificate_file(&self) -> Option<&Path> {
         self.shared.files.as_ref().map(|(files, _)| files.certificate.as_path())
     }
@@ -169,7 +169,7 @@ impl Identity {
     /// Errors: the peer's certificate does not name a site of our system, or is from another
     /// authority (`InvalidData`); the connection's own errors.
     pub async fn connect_to_site(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
-        // A placeholder name: the name in the certificate is checked afterwards.
+        // A placeholder: the name in the certificate is checked after the handshake.
         let unnamed = tls::server_name(self.system(), Role::Site, "any").map_err(io::Error::other)?;
         let stream = TlsStream::from(self.current().connector_to_sites.connect(unnamed, tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
@@ -178,15 +178,15 @@ impl Identity {
 
     /// Accepts a secure connection and returns the peer's identity.
     ///
-    /// Errors: the peer shows no certificate of our authority, or one of another system
-    /// (`InvalidData`); the connection's own.
+    /// Errors: the peer presents no certificate of our authority, or one of another system
+    /// (`InvalidData`); the connection's own errors.
     pub async fn accept(&self, tcp: TcpStream) -> io::Result<(TlsStream<TcpStream>, PeerIdentity)> {
         let stream = TlsStream::from(self.current().acceptor.accept(tcp).await?);
         let peer = stream.get_ref().1.peer_certificates().and_then(tls::peer_identity);
         Ok((stream, peer.ok_or_else(|| io::Error::other("the verified certificate names no holder"))?))
     }
 
-    /// Watches over a connection that was made with it.
+    /// Creates a guard for a connection that was made with this identity.
     pub fn guard(&self, connection: &rustls::CommonState) -> Guard {
         let chain = connection.peer_certificates().unwrap_or_default();
         let chain: Vec<_> = chain.iter().map(|c| c.clone().into_owned()).collect();
@@ -195,7 +195,8 @@ impl Identity {
     }
 }
 
-/// Maximum interval between two looks of a guard at the clock, which may be set meanwhile.
+/// Maximum interval between two readings of the wall clock by a guard, because the clock may be set
+/// meanwhile.
 const CLOCK_EVERY: Duration = Duration::from_secs(30);
 
 /// Reports when a connection's peer is no longer trusted: its certificate has expired or was
@@ -203,9 +204,9 @@ const CLOCK_EVERY: Duration = Duration::from_secs(30);
 pub struct Guard {
     chain: Vec<CertificateDer<'static>>,
     current: watch::Receiver<Arc<CurrentConfig>>,
-    /// The wall clock.
+    /// Reads the wall clock.
     clock: fn() -> SystemTime,
-    /// The longest time between two looks at it.
+    /// Maximum interval between two readings of the wall clock.
     every: Duration,
     /// Keeps the sender of changes alive.
     _identity: Identity,
@@ -222,7 +223,7 @@ impl Guard {
                 return reason;
             }
             let left = self.chain.first().and_then(|leaf| CertificateFacts::of(leaf)).map(|facts| {
-                // Good until the end of its last second.
+                // A certificate is valid until the end of its last second.
                 let left = facts.end - OffsetDateTime::from(now) + time::Duration::SECOND;
                 Duration::try_from(left).unwrap_or_default()
             });
@@ -236,7 +237,7 @@ impl Guard {
 
     /// Runs `exchange` for as long as the peer is trusted.
     ///
-    /// Errors: why it is trusted no more; `exchange` was dropped.
+    /// Errors: the reason why the peer is no longer trusted; `exchange` was dropped.
     pub async fn during<T>(mut self, exchange: impl Future<Output = T>) -> Result<T, String> {
         tokio::select! {
             done = exchange => Ok(done),

@@ -1,11 +1,11 @@
 //! A working set of keys: one certificate authority, and a certificate for each of its holders.
 //!
-//! ECDSA on P-256, by rcgen. A certificate's holder is written in its subject alternative names: a
-//! URI for the system, the role and the name (`anabranch:SYSTEM:site:seattle`), and a DNS name of
-//! the same meaning that TLS checks (`seattle.site.SYSTEM.anabranch`). So a site called
-//! `controller` is only a site, and a client has no rights in another system. A set belongs to one
-//! system, which its authority's name states. A list names revoked certificates
-//! ([`crate::revoked`]). Read [`make_set`], [`add_to_set`], [`write_set`], [`renew`], [`revoke`].
+//! ECDSA on P-256, by rcgen. The subject alternative names of a certificate state its holder: a URI
+//! with the system, the role and the name (`anabranch:SYSTEM:site:seattle`), and an equivalent DNS
+//! name that TLS checks (`seattle.site.SYSTEM.anabranch`). So a site called `controller` is only a
+//! site, and a client has no rights in another system. A set belongs to one system, which its
+//! authority's name states. A list names revoked certificates ([`crate::revoked`]). Read
+//! [`make_set`], [`add_to_set`], [`write_set`], [`renew`], [`revoke`].
 #![allow(clippy::disallowed_methods, reason = "a driver: writes files, and certificates begin now")]
 
 use crate::certificate::CertificateFacts;
@@ -28,7 +28,7 @@ pub use crate::party::{BadName, Role, SYSTEMS, System, SystemSpec, dns_name, esc
 /// Default validity of a certificate: a little more than a year, so that yearly renewal is in time,
 /// and an undetected stolen key expires soon after.
 pub const VALID_DAYS: u32 = 397;
-/// The longest that may be asked for; as long is an authority good.
+/// Maximum requested validity in days, and the validity of an authority.
 pub const VALID_DAYS_MAX: u32 = 3_650;
 /// The system and the holders for which to make a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct SetRequest {
     pub operators: Vec<String>,
     /// Further host names or addresses of the controller, so that browsers and curl accept it.
     pub controller_hosts: Vec<String>,
-    /// Days that the certificates are good for, from an hour ago; no longer than their authority.
+    /// Validity of the certificates in days, from an hour ago to the authority's end at most.
     pub valid_days: u32,
 }
 
@@ -61,7 +61,7 @@ pub struct KeyFile {
 /// A set of keys: first the authority, then the controller if the system has one.
 #[derive(Clone)]
 pub struct KeySet {
-    /// `ca`, `controller`, `operators/NAME`, `sites/NAME`.
+    /// The keys, with the stems `ca`, `controller`, `operators/NAME`, `sites/NAME`.
     pub files: Vec<KeyFile>,
 }
 
@@ -76,7 +76,7 @@ pub enum KeysError {
         /// Reason.
         reason: &'static str,
     },
-    /// A number of days out of range.
+    /// A number of days outside 1 to [`VALID_DAYS_MAX`].
     BadDays {
         /// The number.
         days: u32,
@@ -128,7 +128,7 @@ pub enum KeysError {
         /// Line and reason.
         error: BadLine,
     },
-    /// The generator refused.
+    /// An error of the generator of certificates.
     Generator(rcgen::Error),
 }
 
@@ -205,7 +205,7 @@ pub fn make_set(request: &SetRequest) -> Result<KeySet, KeysError> {
     make_set_at(request, OffsetDateTime::now_utc())
 }
 
-/// [`make_set`] for another day.
+/// Does the same as [`make_set`], at the time `now`.
 pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<KeySet, KeysError> {
     check(request)?;
     let ca_key = KeyPair::generate()?;
@@ -234,7 +234,7 @@ pub(crate) fn make_set_at(request: &SetRequest, now: OffsetDateTime) -> Result<K
 /// Makes keys for more sites and operators, signed by the authority of the set in `folder`. They
 /// are valid as requested, or until the authority expires if that is earlier.
 ///
-/// Errors: see [`make_set`]; no authority there, another system's, or its key does not fit.
+/// Errors: as [`make_set`]; no authority of this system in `folder`, or one without its key.
 pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysError> {
     check(request)?;
     let (maker, certificate) = CertificateMaker::in_folder(folder, request.system)?;
@@ -242,7 +242,7 @@ pub fn add_to_set(folder: &Path, request: &SetRequest) -> Result<KeySet, KeysErr
     checked(folder, &certificate, files)
 }
 
-/// Checks that the authority in `folder` vouches for all `files`.
+/// Checks that the authority in `folder` has signed all `files`.
 fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeySet, KeysError> {
     let certificate_path = folder.join("ca.pem");
     for file in &files {
@@ -267,7 +267,7 @@ fn checked(folder: &Path, certificate: &str, files: Vec<KeyFile>) -> Result<KeyS
 
 /// The holders of the certificates of the set in `folder`, except the authority.
 ///
-/// Errors: no set of this system there; a folder that cannot be read.
+/// Errors: the folder holds no set of this system, or cannot be read.
 pub fn holders(folder: &Path, system: System) -> Result<Vec<PeerIdentity>, KeysError> {
     read_authority(folder, system)?;
     let mut found = Vec::new();
@@ -294,10 +294,10 @@ pub fn holders(folder: &Path, system: System) -> Result<Vec<PeerIdentity>, KeysE
     Ok(found)
 }
 
-/// Makes new keys for holders with certificates in `folder`, keeping their host names;
+/// Makes new keys for holders that have certificates in `folder`, with the same host names;
 /// [`replace_in_set`] writes them. Earlier revocations do not affect the new certificates.
 ///
-/// Errors: as [`add_to_set`]; a holder without a certificate there.
+/// Errors: as [`add_to_set`]; a holder has no certificate in `folder`.
 pub fn renew(
     folder: &Path,
     system: System,
@@ -322,9 +322,9 @@ pub fn renew(
     checked(folder, &certificate, files)
 }
 
-/// Refuses all present certificates of these holders, wherever the list in `folder` is used.
+/// Revokes all present certificates of these holders wherever the list in `folder` is used.
 ///
-/// Errors: no set of this system there; a list that cannot be read or written.
+/// Errors: the folder holds no set of this system; the list cannot be read or written.
 pub fn revoke(folder: &Path, system: System, holders: &[PeerIdentity]) -> Result<(), KeysError> {
     revoke_at(folder, system, holders, OffsetDateTime::now_utc())
 }
@@ -370,7 +370,7 @@ fn read_authority(folder: &Path, system: System) -> Result<String, KeysError> {
     Ok(certificate)
 }
 
-/// Makes certificates of any system by any authority, for tests; no tool makes these.
+/// For tests only: makes certificates for any system with any authority.
 #[cfg(test)]
 pub(crate) fn more_of(authority: &KeyFile, request: &SetRequest) -> Vec<KeyFile> {
     let key = KeyPair::from_pem(&authority.key_pem).expect("a good key");
@@ -403,7 +403,7 @@ fn authority_mark(system: System) -> String {
     format!("anabranch {system} authority ")
 }
 
-/// System of an authority; `None` if it states none, or is not a certificate.
+/// System that an authority's name states; `None` without one, or if `pem` is no certificate.
 fn authority_system(pem: &str) -> Option<System> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let anchor = webpki::anchor_from_trusted_cert(&certificate).ok()?;
@@ -414,7 +414,7 @@ fn authority_system(pem: &str) -> Option<System> {
     System::all().find(|system| names(*system))
 }
 
-/// The holder of this certificate, in words; `None` if there is none of our systems.
+/// Describes the holder of this certificate; `None` if it names no party of a known system.
 pub fn holder_of(pem: &[u8]) -> Option<String> {
     let leaf = CertificateDer::from_pem_slice(pem).ok()?;
     let peer = crate::tls::peer_identity(&[leaf]).map(|peer| peer.to_string());
@@ -423,11 +423,11 @@ pub fn holder_of(pem: &[u8]) -> Option<String> {
     })
 }
 
-/// The authority of `system` that holds `key`. All but its validity follows from these.
+/// Parameters of the authority of `system` with `key`, which determine all but the validity.
 fn authority(system: System, key: &KeyPair) -> CertificateParams {
     let mut ca = CertificateParams::default();
     ca.distinguished_name = rcgen::DistinguishedName::new();
-    // Bytes of the key distinguish two authorities in messages.
+    // The key's last bytes distinguish two authorities in messages.
     let mark: String = key.public_key_raw().iter().rev().take(4).map(|b| format!("{b:02x}")).collect();
     ca.distinguished_name.push(DnType::CommonName, authority_mark(system) + &mark);
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -435,18 +435,18 @@ fn authority(system: System, key: &KeyPair) -> CertificateParams {
     ca
 }
 
-/// An authority that makes certificates.
+/// An authority with its key, ready to sign certificates.
 struct CertificateMaker {
     system: System,
     now: OffsetDateTime,
-    /// The authority's own last moment.
+    /// Last moment of the authority's own validity.
     end: OffsetDateTime,
     revoked: RevocationList,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl CertificateMaker {
-    /// The authority of the set in `folder`, which must be of this system; and its certificate.
+    /// Reads the authority of the set in `folder`, of this system, and its certificate.
     fn in_folder(folder: &Path, system: System) -> Result<(Self, String), KeysError> {
         let (key_path, certificate_path) = (folder.join("ca.key"), folder.join("ca.pem"));
         let bad = |path: &Path, reason: String| KeysError::BadAuthority { path: path.to_owned(), reason };
@@ -461,7 +461,7 @@ impl CertificateMaker {
         Ok((Self { system, now: OffsetDateTime::now_utc(), end: facts.end, revoked, issuer }, certificate))
     }
 
-    /// The controller's key if it is asked for, then the operators' and the sites'.
+    /// Makes the keys of the controller (if `with_controller`), the operators and the sites.
     fn all(&self, request: &SetRequest, with_controller: bool) -> Result<Vec<KeyFile>, KeysError> {
         let mut files = Vec::new();
         if with_controller && self.system.role_name(Role::Controller).is_some() {
@@ -510,7 +510,7 @@ impl CertificateMaker {
             Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         leaf.use_authority_key_identifier_extension = true;
-        // Later than the revoked certificates by one second, the resolution of a certificate.
+        // One second, the resolution of a certificate, after the last revoked certificate.
         let refused_until = self.revoked.of(&holder).flatten();
         let made = refused_until.map_or(self.now, |until| self.now.max(until + Duration::SECOND));
         leaf.not_before = made - BACKDATED;
@@ -563,7 +563,7 @@ fn in_folder(folder: &Path, file: &KeyFile, end: &str) -> PathBuf {
     name.into()
 }
 
-/// Creates a folder and its parents for its owner only; an existing one must not be open to all.
+/// Creates a folder and its parents for their owner only; refuses a world-writable one.
 fn make_folder(path: &Path) -> Result<(), KeysError> {
     let unwritable = |error| KeysError::Unwritable { path: path.to_owned(), error };
     let mut builder = std::fs::DirBuilder::new();
@@ -595,12 +595,12 @@ fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(unwritable)
 }
 
-/// Puts a file in the place of another, by its name.
+/// Replaces a file atomically: writes a temporary file and renames it.
 fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
     let mut new = path.to_owned().into_os_string();
     new.push(".new");
     let new = PathBuf::from(new);
-    // A file left by an interrupted call.
+    // An interrupted call may have left this file.
     let _ = std::fs::remove_file(&new);
     create(&new, bytes, mode)?;
     std::fs::rename(&new, path).map_err(|error| KeysError::Unwritable { path: path.to_owned(), error })
@@ -609,7 +609,7 @@ fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), KeysError> {
 /// Exercise for the fuzz target and its corpus's test: parses `bytes` as a key file, as names and
 /// as revocations. Returns true if any of these is found.
 ///
-/// Panics: if a parser panics, or a name is not written as read.
+/// Panics: if a parser panics, or a name is not written as it was read.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
@@ -629,7 +629,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in &certificates {
         crate::tls::peer_identity(std::slice::from_ref(certificate));
-        // A certificate that is no authority is refused.
+        // The result is ignored, because a certificate that is no authority is refused.
         let _ = roots.add(certificate.clone());
     }
     holder_of(bytes);
@@ -649,7 +649,7 @@ mod tests {
     use crate::party::examples::{HAUL, PULL};
 
     #[test]
-    fn names_survive_a_certificate() {
+    fn party_names_survive_a_certificate() {
         for name in ["seattle", "New York", "a/../b", "%41", "Zürich", "-x-", "controller:site"] {
             assert_eq!(unescaped(&escaped(name)).as_deref(), Some(name));
         }
@@ -697,9 +697,9 @@ mod tests {
         }
     }
 
-    /// #17: keys of one system joined the folder of another, and its clients then commanded sites.
+    /// #17: keys were added to another system's folder; their clients then commanded its sites.
     #[test]
-    fn a_folder_takes_keys_of_one_system_only() {
+    fn folder_accepts_keys_of_one_system_only() {
         let folder = std::env::temp_dir().join(format!("anabranch-keys-system-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let request = |system| SetRequest {
@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_sets_are_refused() {
+    fn invalid_key_set_requests_are_refused() {
         let good = SetRequest {
             system: HAUL,
             sites: vec!["a".into()],
@@ -753,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_gets_keys_of_the_same_authority() {
+    fn added_holders_get_keys_of_the_same_authority() {
         let folder = std::env::temp_dir().join(format!("anabranch-keys-more-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let first = SetRequest {

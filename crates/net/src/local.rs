@@ -1,4 +1,4 @@
-//! Unix sockets over which programs of this host speak to a daemon.
+//! Unix sockets over which programs of this host connect to a daemon.
 //!
 //! Read [`listen`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: sockets and files are its business")]
@@ -14,13 +14,13 @@ use tokio::net::UnixListener;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// A file exists at the path that is no socket; it stays.
+    /// The path holds a file that is not a socket; the file is kept.
     #[error("{}: exists, and is no socket: choose another path", .0.display())]
     NoSocket(PathBuf),
-    /// Another program answers there.
+    /// Another program accepts connections on the socket.
     #[error("{}: another process listens there already: choose another path", .0.display())]
     InUse(PathBuf),
-    /// A socket in use; it stays.
+    /// The connection attempt failed, but the socket may be in use; the socket is kept.
     #[error("{}: is there: {error}: choose another path", path.display())]
     Taken {
         /// Path of the socket.
@@ -56,10 +56,10 @@ pub enum ListenError {
     },
 }
 
-/// Creates the socket, for its owner alone or for a group, too.
+/// Creates the socket, with access for its owner only, or also for `group`.
 ///
-/// Errors: the socket is in use; the path is something else, which stays; an unknown group; the
-/// system's errors.
+/// Errors: the socket is in use; the path holds another type of file, which is kept; an unknown
+/// group; the system's errors.
 pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenError> {
     let unusable = |step| {
         let path = path.to_owned();
@@ -67,7 +67,7 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
     };
     let bind = || UnixListener::bind(path);
     let listener = match bind() {
-        // If nobody answers, a killed daemon left the socket.
+        // If the connection is refused, the socket is left over from a killed daemon.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if !symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
                 return Err(ListenError::NoSocket(path.to_owned()));
@@ -99,7 +99,7 @@ pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenEr
     Ok(listener)
 }
 
-/// Number of a group, from its name in `/etc/group` or as given.
+/// Number of a group, looked up by name in `/etc/group` or parsed from the text.
 fn group_id(group: &str) -> Result<u32, ListenError> {
     if let Ok(id) = group.parse() {
         return Ok(id);
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_socket_that_nobody_answers_is_replaced() {
+    fn listen_replaces_only_sockets_that_refuse_connections() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = tokio::runtime::Runtime::new().expect("threads");
         let _inside = runtime.enter();

@@ -14,7 +14,7 @@ use time::Duration;
 /// is not in the program identifies no party.
 #[derive(Debug)]
 pub struct SystemSpec {
-    /// The system's word in a certificate, which is its verb on the command line.
+    /// The system's verb on the command line, which also names the system in certificates.
     pub word: &'static str,
     /// The name of its sites in messages.
     pub site: &'static str,
@@ -62,12 +62,12 @@ macro_rules! system {
     };
 }
 
-/// A system. Two are the same if their words are.
+/// A system. Systems are equal if their words are equal.
 #[derive(Copy, Clone)]
 pub struct System(&'static SystemSpec);
 
 impl System {
-    /// The system of this description. [`system!`](crate::system) calls it.
+    /// Creates the system with this description; [`system!`](crate::system) calls this function.
     pub const fn new(spec: &'static SystemSpec) -> Self {
         Self(spec)
     }
@@ -79,12 +79,12 @@ impl System {
         all.into_iter()
     }
 
-    /// The system's word in a certificate, which is its verb on the command line.
+    /// The system's verb on the command line, which also names the system in certificates.
     pub const fn word(self) -> &'static str {
         self.0.word
     }
 
-    /// The system's word for parties in `role`; `None` if it has none of them.
+    /// The name in messages of a party in `role`; `None` if the system has no such role.
     pub const fn role_name(self, role: Role) -> Option<&'static str> {
         match role {
             Role::Site => Some(self.0.site),
@@ -130,11 +130,11 @@ impl std::fmt::Display for System {
 /// The role of a certificate's holder, which decides its rights.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Moves data, and takes commands for itself.
+    /// A party that moves data, and takes commands for itself only.
     Site,
-    /// Commands the sites.
+    /// A party that commands the sites.
     Controller,
-    /// Submits and watches transfers.
+    /// A party that submits and watches transfers.
     Operator,
 }
 
@@ -152,17 +152,18 @@ impl Role {
     }
 }
 
-/// Time before its making from which a certificate is valid, for machines with slow clocks.
+/// Time by which a certificate's validity starts before its making, for peers whose clocks are
+/// slow.
 pub(crate) const BACKDATED: Duration = Duration::HOUR;
 
 /// The holder of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// The system that it belongs to.
+    /// The system to which the holder belongs.
     pub system: System,
     /// The holder's role.
     pub role: Role,
-    /// Name: a site's as in the topology.
+    /// The holder's name; for a site, its name in the topology.
     pub name: String,
 }
 
@@ -190,8 +191,8 @@ impl std::fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// `name` with all but letters, digits, `-` and `_` as `%XX`: one path component, one part of a
-/// URI.
+/// Escapes `name` for use as one path component or one part of a URI: every character except
+/// letters, digits, `-` and `_` becomes `%XX`.
 pub fn escaped(name: &str) -> String {
     let mut out = String::new();
     for byte in name.bytes() {
@@ -204,7 +205,7 @@ pub fn escaped(name: &str) -> String {
     out
 }
 
-/// Inverse of [`escaped`]; `None` for texts that it never writes.
+/// Inverse of [`escaped`]; `None` for texts that [`escaped`] never writes.
 pub(crate) fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -220,7 +221,7 @@ pub(crate) fn unescaped(text: &str) -> Option<String> {
     (escaped(&name) == text).then_some(name)
 }
 
-/// The DNS name of the party `name` with a system's `role`. DNS knows no upper case, so all
+/// Returns the DNS name of the party `name` in `role` of a system. DNS names ignore case, so all
 /// characters except `a-z`, `0-9` and inner hyphens become `_xx`.
 ///
 /// Errors: a name that is empty or too long for a DNS label (63 bytes after escaping).
@@ -238,7 +239,7 @@ pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadNam
             write!(label, "_{byte:02x}").expect("a string takes everything");
         }
     }
-    // An all-digit label is fine here: the name does not end with it.
+    // An all-digit label is allowed here, because the DNS name does not end with this label.
     if label.len() > 63 {
         return Err(bad(
             "is too long: at most 63 bytes, with other characters than a-z, 0-9 and - counting three",
@@ -247,7 +248,7 @@ pub fn dns_name(system: System, role: Role, name: &str) -> Result<String, BadNam
     Ok(format!("{label}.{}.{system}.anabranch", role.word()))
 }
 
-/// Inverse of [`dns_name`]; `None` for texts that it never writes.
+/// Inverse of [`dns_name`]; `None` for texts that [`dns_name`] never writes.
 pub(crate) fn of_dns_name(text: &str) -> Option<PeerIdentity> {
     let mut labels = text.split('.');
     let (label, role, system) = (labels.next()?, labels.next()?, labels.next()?);
@@ -274,7 +275,7 @@ pub(crate) fn uri(system: System, role: Role, name: &str) -> String {
     format!("anabranch:{system}:{}:{}", role.word(), escaped(name))
 }
 
-/// Inverse of [`uri`]; `None` for texts that it never writes.
+/// Inverse of [`uri`]; `None` for texts that [`uri`] never writes.
 pub(crate) fn of_uri(text: &str) -> Option<PeerIdentity> {
     let mut parts = text.strip_prefix("anabranch:")?.splitn(3, ':');
     let (system, role) = (parts.next()?, parts.next()?);
@@ -294,7 +295,7 @@ pub(crate) fn stem(role: Role, name: &str) -> PathBuf {
     }
 }
 
-/// Systems of this room's tests.
+/// Systems for the tests of this crate.
 #[cfg(test)]
 pub(crate) mod examples {
     use super::SystemSpec;
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systems_bring_their_roles_and_rights() {
+    fn systems_define_their_role_names_and_rights() {
         assert_eq!(System::all().collect::<Vec<_>>(), [HAUL, MESH, PEER, PULL]);
         let roles = |system: System| Role::ALL.map(|role| system.role_name(role));
         assert_eq!(roles(PEER), [Some("network"), Some("broker"), Some("operator")]);

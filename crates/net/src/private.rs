@@ -1,7 +1,8 @@
-//! Files that a process keeps for itself: stores, states, caches. Nobody else may read them, from
-//! their first byte on.
+//! Files that a process keeps for itself: stores, states, caches. From their creation on, no other
+//! user may read them.
 //!
-//! Leaves out: keys, which are never made wider and never mended ([`crate::tls`]). Read [`open`].
+//! Leaves out: keys, whose permissions are checked and never changed ([`crate::tls`]). Read
+//! [`open`].
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, OpenOptions};
@@ -13,8 +14,8 @@ use std::path::Path;
 const MODE: u32 = 0o600;
 
 /// Opens or creates the file at `path` with `options`, so that only this process's user may read
-/// and write it. A file with wider permissions is narrowed, with a log line. The opened file is
-/// checked, rather than the path.
+/// and write it. Wider permissions of an existing file are narrowed, with a log line. The checks
+/// apply to the opened file rather than to the path.
 ///
 /// Errors: a symbolic link, something that is not a plain file, another user's file; the system's
 /// errors, without the path.
@@ -67,7 +68,7 @@ mod tests {
         path.metadata().expect("it is there").mode() & 0o7777
     }
 
-    /// A folder of this test's, by its name.
+    /// Path of a test's folder, derived from `name`.
     fn folder(name: &str) -> std::path::PathBuf {
         let path = std::env::temp_dir().join(format!("anabranch-private-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -75,7 +76,8 @@ mod tests {
         path
     }
 
-    /// #17: stores were made as the user's mask had it, mostly for all to read.
+    /// #17: stores got their permissions from the user's umask, which mostly let all users read
+    /// them.
     #[test]
     fn new_and_formerly_wider_files_become_private() {
         let folder = folder("modes");
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn links_pipes_folders_and_foreign_files_are_left_alone() {
+    fn links_pipes_folders_and_foreign_files_are_refused() {
         let folder = folder("refused");
         let there = folder.join("there");
         std::fs::write(&there, "").expect("ours");
@@ -109,7 +111,7 @@ mod tests {
         open_here(&folder).expect_err("a folder");
         assert_eq!(mode(&there), 0o644);
         assert!(!folder.join("away").exists());
-        // Only root can create this file.
+        // Only root can give the file to another user.
         if std::os::unix::fs::chown(&there, Some(12_345), None).is_ok() {
             assert!(told("there").contains("belongs to user 12345"), "{}", told("there"));
             assert_eq!(mode(&there), 0o644);

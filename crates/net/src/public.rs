@@ -1,4 +1,5 @@
-//! TLS with strangers: a server with a publicly trusted certificate, and clients without one.
+//! TLS with unauthenticated peers: a server with a publicly trusted certificate, and clients
+//! without a certificate.
 //!
 //! Both ends speak TLS 1.2 or 1.3 and agree on HTTP's version by ALPN (RFC 7301). The certificate
 //! is reloaded when its files change; established connections keep the earlier one. Leaves out:
@@ -22,9 +23,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Bytes of a file with certificates or a key.
+/// Maximum size in bytes of a file with certificates or a key.
 pub const PEM_BYTES_MAX: u64 = 4 << 20;
-/// Rights to a key that only its owner and group may have.
+/// Permission bits of other users; a key's file must have none set.
 const OTHERS_MODE: u32 = 0o007;
 
 /// A certificate, key or list of authorities that cannot be used.
@@ -151,7 +152,7 @@ impl CertificateFiles {
     }
 }
 
-/// A server's certificate, as its files have it; clones share it.
+/// A server's certificate, reloaded from its files; clones share it.
 #[derive(Clone)]
 pub struct ServerCertificate {
     shared: Arc<Shared>,
@@ -161,7 +162,7 @@ struct Shared {
     files: CertificateFiles,
     /// Names of protocols for ALPN, the preferred one first.
     protocols: &'static [&'static str],
-    /// Keys of resumed sessions: a new certificate leaves them as they are.
+    /// Keys of session tickets, which stay valid when the certificate changes.
     tickets: Arc<dyn rustls::server::ProducesTickets>,
     current: Mutex<CurrentCertificate>,
 }
@@ -196,7 +197,7 @@ impl ServerCertificate {
         self.shared.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Settings of the next handshake.
+    /// TLS configuration for the next handshake.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.lock().config)
     }
@@ -217,7 +218,7 @@ impl ServerCertificate {
     /// Errors: see [`PublicTlsError`]; the certificate that was read before stays in use.
     pub fn reload(&self) -> Result<(), PublicTlsError> {
         let Shared { files, protocols, tickets, .. } = &*self.shared;
-        // Looked at before they are read: a change in between is seen as one.
+        // Taken before the files are read, so that a change in between is noticed.
         self.lock().seen = files.look();
         let current = read_config(files, protocols, tickets)?;
         *self.lock() = current;
@@ -256,7 +257,7 @@ fn read_config(
     Ok(CurrentCertificate { config: Arc::new(config), end: facts.end, seen })
 }
 
-/// Writes a certificate of `names` that vouches for itself, for tests, good until `year`.
+/// Writes a self-signed certificate for `names`, valid until `year`, for tests.
 ///
 /// Panics: a name that no certificate can have; a folder that cannot be written.
 #[doc(hidden)]
@@ -274,8 +275,8 @@ pub fn write_self_signed(folder: &Path, names: &[&str], year: i32) -> Certificat
     files
 }
 
-/// Writes an authority, and a certificate of `names` by it, for tests. Returns the certificate's
-/// files and the authority's.
+/// Writes an authority, and a certificate for `names` that it signed, for tests. Returns the
+/// certificate's files, and the path of the authority's certificate.
 ///
 /// Panics: a name that no certificate can have; a folder that cannot be written.
 #[doc(hidden)]
@@ -303,8 +304,8 @@ pub fn write_signed(folder: &Path, names: &[&str], year: i32) -> (CertificateFil
     (files, ca_file)
 }
 
-/// Reason why a client has no connection to a server of [`ServerTrust`]: a few words that go behind
-/// a colon.
+/// Describes in a few words, to follow a colon, why a client could not connect to a server of
+/// [`ServerTrust`].
 pub fn server_cause(error: &io::Error) -> String {
     use CertificateError as Bad;
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
@@ -335,7 +336,7 @@ pub fn server_cause(error: &io::Error) -> String {
     }
 }
 
-/// Authorities whose servers a client trusts; clones share them.
+/// Certificate authorities that a client trusts; clones share them.
 #[derive(Clone)]
 pub struct ServerTrust {
     connector: TlsConnector,
@@ -348,7 +349,7 @@ impl fmt::Debug for ServerTrust {
 }
 
 impl ServerTrust {
-    /// The authorities in a file in PEM. `protocols` are the names for ALPN.
+    /// Loads the authorities from a PEM file. `protocols` are the names for ALPN.
     ///
     /// Errors: see [`PublicTlsError`].
     pub fn load(path: &Path, protocols: &[&str]) -> Result<Self, PublicTlsError> {
@@ -367,10 +368,10 @@ impl ServerTrust {
         Ok(Self { connector: Arc::new(config).into() })
     }
 
-    /// Makes `tcp` a secure connection to the server `host`, a name or an address.
+    /// Upgrades `tcp` to a secure connection to the server `host`, a name or an address.
     ///
-    /// Errors: no name that a certificate can have (`InvalidInput`); a certificate of another
-    /// authority or host; the connection's own.
+    /// Errors: `host` is a name that no certificate can have (`InvalidInput`); the certificate is
+    /// from another authority or for another host; the connection's own errors.
     pub async fn connect(&self, tcp: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let name = ServerName::try_from(bare.to_owned())

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 
-/// Draws an unpredictable number, for instance for sessions.
+/// Draws an unpredictable number, for instance for session identifiers.
 ///
 /// Errors: the system provides no random numbers.
 pub fn random() -> io::Result<u64> {

@@ -1,8 +1,8 @@
 //! Rate-limited log lines about a daemon's refusals, one line each.
 //!
-//! Callers without a certificate have a separate limit, so that they cannot hide refusals of
-//! certified peers; nor can one certified peer take all lines. Leaves out: the refusals, and the
-//! answer to the refused peer. Read [`Refusals`].
+//! Callers without a certificate have a separate limit, so that they cannot suppress the lines
+//! about certified peers. One certified peer cannot use up all lines either. Leaves out: the
+//! decision to refuse, and the reply to the peer. Read [`Refusals`].
 
 use crate::tls::PeerIdentity;
 use anabranch_units::text::brief;
@@ -10,14 +10,15 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines a second about callers without a certificate, and as many about peers that have one.
+/// Maximum lines per second about callers without a certificate, and separately about certified
+/// peers.
 const LINES_MAX: usize = 10;
 /// Maximum lines per second about one certified peer.
 const PEER_LINES_MAX: usize = 5;
 const SECOND: Duration = Duration::from_secs(1);
 /// Time for which an equal line is not repeated.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Lines that are remembered for this: as many as may be written in this time.
+/// Maximum number of remembered lines: all lines that may be written within [`AGAIN_AFTER`].
 const KEPT_MAX: usize = LINES_MAX * 60;
 const _: () = assert!(AGAIN_AFTER.as_secs() == 60);
 /// Maximum characters of a line; longer lines are cut.
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_lines_a_second_without_repeats_within_a_minute() {
+    fn log_writes_ten_distinct_lines_per_second() {
         let (mut said, begin) = (LoggedLines::default(), Instant::now());
         let at = |ms| begin + Duration::from_millis(ms);
         for i in 0..LINES_MAX {
@@ -106,9 +107,9 @@ mod tests {
         assert_eq!(said.say(at(61_000), None, "one more"), Some(2));
     }
 
-    /// #17: 64 lines were remembered, and 600 may be written in a minute.
+    /// #17: only 64 lines were remembered, although 600 may be written in a minute.
     #[test]
-    fn no_line_repeats_within_a_minute_among_many_others() {
+    fn equal_line_is_suppressed_for_a_minute() {
         let (mut said, begin) = (LoggedLines::default(), Instant::now());
         let mut said_at = std::collections::BTreeMap::<String, Vec<u64>>::new();
         for ms in (0..180_000).step_by(50) {
@@ -127,9 +128,9 @@ mod tests {
         assert!((0..180).all(|second| of_a_second(second) <= LINES_MAX));
     }
 
-    /// #17: a peer that was refused often enough hid the refusals of all other peers.
+    /// #17: a peer that was refused often suppressed the lines about all other peers.
     #[test]
-    fn strangers_and_one_peer_leave_lines_to_the_others() {
+    fn strangers_and_one_peer_cannot_suppress_other_lines() {
         let (mut said, now) = (LoggedLines::default(), Instant::now());
         let (lima, paris) = (site("lima"), site("paris"));
         let written = |said: &mut LoggedLines, peer: &PeerIdentity| {
@@ -147,9 +148,9 @@ mod tests {
         assert_eq!((peers.lines.len(), peers.unsaid), (1, 0));
     }
 
-    /// #17: a site's request of 4 MiB was quoted in its refusal, and 64 of those were kept.
+    /// #17: a refusal quoted a site's request of 4 MiB, and 64 such lines were remembered.
     #[test]
-    fn what_is_remembered_stays_small() {
+    fn remembered_lines_are_bounded_in_size() {
         let (refusals, mut line) = (Refusals::default(), "\u{1f41f}".repeat(1 << 18));
         for i in 0..100 {
             line.replace_range(..4, &format!("{i:04}"));

@@ -1,9 +1,9 @@
 //! Lookups of host names in which a slow name does not delay others.
 //!
-//! The system's lookup blocks a thread while a name server is silent, which takes many seconds, and
-//! cannot be cancelled. So running lookups are limited, in total and for each owner (the party that
-//! chose the name), and requests for the same name of the same owner share one. Leaves out:
-//! connecting to the address. Read [`Resolver`] first.
+//! The system's lookup blocks a thread for many seconds while a name server does not respond, and
+//! cannot be cancelled. So the number of running lookups is limited, in total and for each owner
+//! (the party that chose the name). Requests of the same owner for the same name share one lookup.
+//! Leaves out: connecting to the address. Read [`Resolver`] first.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,13 +20,13 @@ pub const LOOKUPS_MAX: usize = 64;
 pub const OWNER_LOOKUPS_MAX: usize = 2;
 /// Lifetime of a cached address.
 const KEEP: Duration = Duration::from_secs(30);
-/// Addresses that are kept.
+/// Maximum number of cached addresses.
 const KEPT_MAX: usize = 1_024;
 
 type Lookup = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<SocketAddr>> + Send>> + Send + Sync;
 type Answer = Result<SocketAddr, (io::ErrorKind, String)>;
 
-/// Looks names up; clones share running look-ups and known addresses.
+/// Resolves host names; clones share running lookups and cached addresses.
 #[derive(Clone)]
 pub struct Resolver {
     shared: Arc<Shared>,
@@ -73,11 +73,11 @@ impl Resolver {
         Self { shared: Arc::new(Shared { lookup, table: Mutex::default() }) }
     }
 
-    /// Returns the first address of `host:port`, which `owner` chose. May be dropped at any time; a
-    /// running lookup continues and is counted until it ends.
+    /// Returns the first address of `host:port`, which `owner` chose. The future may be dropped at
+    /// any time; a running lookup continues, and counts towards the limits until it ends.
     ///
-    /// Errors: too many of the owner's names, or of all, are being looked up (`WouldBlock`: try
-    /// again); the system's. Must be called inside the runtime.
+    /// Errors: too many lookups are running, of this owner or in total (`WouldBlock`: try again
+    /// later); the system's. Must be called inside the runtime.
     pub async fn resolve(&self, owner: &str, address: &str) -> io::Result<SocketAddr> {
         if let Ok(address) = address.parse() {
             return Ok(address);
@@ -90,7 +90,7 @@ impl Resolver {
         answer.expect("it was waited for").map_err(|(kind, text)| io::Error::new(kind, text))
     }
 
-    /// Returns the address if it is known, or else a receiver of the running lookup's result.
+    /// Returns the address if it is cached, or else a receiver of the running lookup's result.
     fn known_or_running(
         &self,
         owner: &str,
@@ -139,7 +139,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Names that begin with `slow` are never answered; all other names are 10.0.0.1.
+    /// Never answers for names that begin with `slow`; all other names resolve to 10.0.0.1.
     fn resolver() -> (Resolver, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
@@ -158,9 +158,10 @@ mod tests {
         (resolver, asked)
     }
 
-    /// #17: one site's name that no name server answered stopped all transfers of the sites that looked it up.
+    /// #17: one site's name that no name server answered stopped all transfers of the sites that
+    /// looked it up.
     #[tokio::test]
-    async fn slow_names_of_some_do_not_stop_others() {
+    async fn slow_lookups_of_one_owner_delay_no_other_owner() {
         let (resolver, asked) = resolver();
         for owner in 0..40 {
             for name in 0..20 {
@@ -180,12 +181,12 @@ mod tests {
         assert!(asked.load(Relaxed) <= LOOKUPS_MAX + 10);
         let error = resolver.resolve("rogue-0", "another:7").await.expect_err("it has its share");
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        // Addresses need no look-up.
+        // An IP address needs no lookup.
         assert!(resolver.resolve("rogue-0", "[::1]:7").await.is_ok());
     }
 
     #[tokio::test]
-    async fn who_wants_the_same_name_shares_one_look_up() {
+    async fn requests_for_the_same_name_share_one_lookup() {
         let (resolver, asked) = resolver();
         let all = (0..16).map(|_| resolver.resolve("d", "good:7"));
         let all: Vec<_> = all.map(|f| timeout(LONG, f)).collect();

@@ -1,21 +1,21 @@
 //! Revocation list: certificates that are no longer valid although they have not expired, in a file
 //! beside `ca.pem`.
 //!
-//! Each line is `anabranch:SYSTEM:ROLE:NAME MOMENT`: certificates of this holder made until then
-//! are refused, later ones are not; without a moment all are refused. Empty lines, and text after a
-//! `#`, are ignored. The file is not a CRL (RFC 5280, section 5), because an operator who notices a
-//! stolen key can read and extend this list without the authority's key, and the list cannot
-//! expire. Read [`RevocationList`] first.
+//! Each line is `anabranch:SYSTEM:ROLE:NAME MOMENT`: certificates of this holder made until MOMENT
+//! are refused, later ones are accepted. Without MOMENT all certificates of the holder are refused.
+//! Empty lines, and text after a `#`, are ignored. The file is not a CRL (RFC 5280, section 5), for
+//! two reasons. An operator who notices a stolen key can read and extend this list without the
+//! authority's key, and the list cannot expire. Read [`RevocationList`] first.
 
 use crate::certificate::{read, written};
 use crate::party::{self, PeerIdentity};
 use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
-/// Bytes that the file may have.
+/// Maximum size of the file in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Holders whose certificates are refused, and which of them.
+/// Holders whose certificates are refused, with the latest refused time of issue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RevocationList {
     /// Latest time of issue of the refused certificates, by the holder's [`party::uri`]; `None` for
@@ -54,13 +54,13 @@ impl RevocationList {
         self.until.is_empty()
     }
 
-    /// Returns true if a certificate of `holder` made at `made` is refused.
+    /// Returns true if the list refuses a certificate of `holder` made at `made`.
     pub fn denies(&self, holder: &PeerIdentity, made: OffsetDateTime) -> bool {
         self.of(holder).is_some_and(|until| until.is_none_or(|until| made <= until))
     }
 
-    /// The last moment at which a refused certificate of `holder` was made; `Some(None)` if all are
-    /// refused.
+    /// Latest time of issue at which a certificate of `holder` is refused; `Some(None)` if all are
+    /// refused, `None` if the list does not name the holder.
     pub(crate) fn of(&self, holder: &PeerIdentity) -> Option<Option<OffsetDateTime>> {
         self.until.get(&party::uri(holder.system, holder.role, &holder.name)).copied()
     }
@@ -96,7 +96,7 @@ impl std::str::FromStr for RevocationList {
     }
 }
 
-/// The line that refuses certificates of `holder` which were made by `until`.
+/// The line that refuses certificates of `holder` made until `until`.
 pub(crate) fn line(holder: &PeerIdentity, until: OffsetDateTime) -> String {
     format!("{} {}\n", party::uri(holder.system, holder.role, &holder.name), written(until))
 }
@@ -129,8 +129,8 @@ mod tests {
         ] {
             assert!(!revoked.denies(&other, at), "{other}");
         }
-        // In any order of lines the later moment applies, and a line without a moment is later than
-        // all.
+        // The latest time applies in any order of lines; a line without a time refuses
+        // all certificates.
         for (a, b) in [(Some(at), None), (Some(at), Some(at + Duration::HOUR))] {
             let mut both = RevocationList::default();
             both.add("x".into(), a);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn bad_line_is_reported_by_its_number() {
         for (text, line) in [
             ("site:a", 1),
             ("# good\nanabranch:haul:site:a yesterday", 2),

@@ -1,9 +1,9 @@
 //! Datagrams that only the two ends of a TLS session can write and read.
 //!
-//! [`channel`] takes keys out of an established TLS 1.3 session by its exporter (RFC 8446, section
-//! 7.5), a pair for each channel, one key per direction. A [`Sealer`] encrypts and authenticates,
-//! an [`Opener`] takes each datagram at most once; both work in the caller's buffer and allocate
-//! nothing per datagram. There is no mode without authentication.
+//! [`channel`] derives keys from an established TLS 1.3 session through its exporter (RFC 8446,
+//! section 7.5): a pair for each channel, one key per direction. A [`Sealer`] encrypts and
+//! authenticates, an [`Opener`] accepts each datagram at most once. Both work in the caller's
+//! buffer and allocate nothing per datagram. There is no mode without authentication.
 //!
 //! A datagram is a clear header of 12 bytes (channel id, the last four bytes of the packet number;
 //! both big-endian), which is authenticated, then the encrypted payload, then a tag of 16 bytes.
@@ -12,7 +12,7 @@
 //! direction's own random 12 bytes (as RFC 8446, section 5.3). The AEAD is the TLS session's.
 //!
 //! Leaves out: key updates. When a key wears out ([`Sealer::packets_left`], after half a terabyte
-//! with AES), the ends take another channel id, which has fresh keys. Read [`Channel`],
+//! with AES), the ends switch to another channel id, which has fresh keys. Read [`Channel`],
 //! [`Sealer::seal`] and [`Opener::open`] first.
 
 mod replay;
@@ -26,7 +26,7 @@ use tokio_rustls::TlsStream;
 
 pub use replay::WINDOW as REPLAY_WINDOW;
 
-/// Bytes of the packet number that travel.
+/// Bytes of the packet number in the header.
 const NUMBER_BYTES: usize = 4;
 /// Bytes before the payload: channel id and packet number.
 pub const HEADER_BYTES: usize = 8 + NUMBER_BYTES;
@@ -41,26 +41,26 @@ const KEY_BYTES_MAX: usize = 32;
 const IV_BYTES: usize = 12;
 /// Key and nonce base of one direction; a shorter key leaves its last bytes unused.
 const DIRECTION_BYTES: usize = KEY_BYTES_MAX + IV_BYTES;
-/// No packet number reaches this (as QUIC's do not: RFC 9000, section 12.3).
+/// Upper bound that no packet number reaches (as in QUIC: RFC 9000, section 12.3).
 const NUMBERS_END: u64 = 1 << 62;
-/// AES-GCM: packets times the blocks of the longest one.
+/// Limit of an AES-GCM key: packets times the blocks of the longest packet.
 ///
 /// Source: RFC 9001, appendix B.1.1: 2^28 packets of 2^11 bytes (2^7 blocks), or 2^23 of 2^16 bytes
 /// (2^12 blocks).
 const AES_BLOCKS_MAX: u64 = 1 << 35;
 const BLOCK_BYTES: usize = 16;
 
-/// Channel of a TLS session to which a datagram belongs.
+/// Number of a channel within a TLS session.
 ///
-/// An id must be used once per session: the same id means the same keys, and a second [`Sealer`]
-/// with them would repeat the first one's packet numbers, which gives both their payloads away.
+/// An id must be used once per session. The same id yields the same keys, and a second [`Sealer`]
+/// with them would repeat the packet numbers of the first, which reveals the payloads of both.
 /// [`ChannelId::random`] does not repeat.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u64);
 
 impl ChannelId {
-    /// Draws a unique id, by 64 bits of the system's randomness. The end that did not draw it
-    /// refuses an id that it knows already.
+    /// Draws an id from 64 random bits of the system, so that it is unique. The end that did not
+    /// draw the id must refuse an id that it has used before.
     ///
     /// Errors: the system provides no random numbers.
     pub fn random() -> Result<Self, SealError> {
@@ -69,8 +69,8 @@ impl ChannelId {
         Ok(Self(u64::from_be_bytes(bytes)))
     }
 
-    /// The channel that a datagram claims to belong to; `None` for one too short to be sealed. Only
-    /// opening the datagram proves the claim.
+    /// The channel that a datagram states; `None` for a datagram too short to be sealed. Only
+    /// opening the datagram proves the channel.
     pub fn of(datagram: &[u8]) -> Option<Self> {
         (datagram.len() >= OVERHEAD_BYTES).then(|| Self(u64::from_be_bytes(first(datagram))))
     }
@@ -115,7 +115,7 @@ impl Aead {
     const fn packets_max(self, blocks_longest: u64) -> u64 {
         match self {
             Self::Aes128Gcm | Self::Aes256Gcm => AES_BLOCKS_MAX / blocks_longest,
-            // More than there are numbers (RFC 9001, section 6.6).
+            // The limit exceeds the number of packet numbers (RFC 9001, section 6.6).
             Self::ChaCha20Poly1305 => NUMBERS_END,
         }
     }
@@ -154,27 +154,27 @@ pub struct Channel {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SealError {
-    /// The session is not TLS 1.3, not established, or of a cipher suite that is not known here.
+    /// The session is not TLS 1.3, not established, or has an unsupported cipher suite.
     UnfitSession {
         /// Cipher suite of the session.
         suite: Option<CipherSuite>,
     },
-    /// The session gives no keys.
+    /// The session exports no keys.
     NoKeys(rustls::Error),
-    /// The system has no randomness to give.
+    /// The system provides no random numbers.
     NoRandomness,
     /// The buffer has no room for header and tag.
     TooShort {
-        /// Bytes that these two take.
+        /// Bytes of header and tag.
         need: usize,
-        /// Bytes there are.
+        /// Bytes of the buffer.
         got: usize,
     },
-    /// The key has sealed its maximum of datagrams; a new channel is needed.
+    /// The key has sealed its maximum number of datagrams; a new channel is needed.
     WornOut {
         /// The channel.
         channel: ChannelId,
-        /// Packets that it has sealed.
+        /// Packets that the key has sealed.
         packets: u64,
     },
 }
@@ -201,9 +201,9 @@ impl fmt::Display for SealError {
 }
 impl std::error::Error for SealError {}
 
-/// The channel `id` of an established session.
+/// Creates the channel `id` of an established session.
 ///
-/// Both ends call this once with the same `id`, and either opens what the other seals. See
+/// Both ends call this once with the same `id`; each end then opens what the other end seals. See
 /// [`ChannelId`] for the requirements on an id.
 ///
 /// Errors: [`SealError::UnfitSession`], [`SealError::NoKeys`].
@@ -214,17 +214,17 @@ pub fn channel<IO>(stream: &TlsStream<IO>, id: ChannelId) -> Result<Channel, Sea
     }
 }
 
-/// [`channel`] at the end that called.
+/// Does the same as [`channel`] at the client's end.
 ///
-/// Errors: as there.
+/// Errors: as [`channel`].
 pub fn client_channel(connection: &ClientConnection, id: ChannelId) -> Result<Channel, SealError> {
     let (aead, ours, theirs) = export(connection, id)?;
     Ok(Channel { sealer: Sealer::new(aead, id, &ours), opener: Opener::new(aead, id, &theirs) })
 }
 
-/// [`channel`] at the end that was called.
+/// Does the same as [`channel`] at the server's end.
 ///
-/// Errors: as there.
+/// Errors: as [`channel`].
 pub fn server_channel(connection: &ServerConnection, id: ChannelId) -> Result<Channel, SealError> {
     let (aead, theirs, ours) = export(connection, id)?;
     Ok(Channel { sealer: Sealer::new(aead, id, &ours), opener: Opener::new(aead, id, &theirs) })
@@ -232,7 +232,7 @@ pub fn server_channel(connection: &ServerConnection, id: ChannelId) -> Result<Ch
 
 type Direction = [u8; DIRECTION_BYTES];
 
-/// The AEAD, then the client's direction, then the server's.
+/// Exports the AEAD, the keys of the client's direction, and the keys of the server's direction.
 fn export<D>(
     connection: &ConnectionCommon<D>,
     id: ChannelId,
@@ -251,7 +251,7 @@ fn export<D>(
     Ok((aead, client, server))
 }
 
-/// Keys of two ends that know each other without TLS: to measure and to test with.
+/// Creates the two ends of a channel from fixed keys without TLS, for measurements and tests.
 #[doc(hidden)]
 pub fn pair_for_measurement(aead: Aead, id: ChannelId) -> (Sealer, Opener) {
     let direction = std::array::from_fn(|i| i as u8);
@@ -285,8 +285,8 @@ fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
     *bytes.first_chunk().expect("what is too short was refused")
 }
 
-/// The number with these last four bytes that is nearest to `expected`, and above it of two as
-/// near.
+/// Reconstructs a packet number from its last four bytes: the candidate nearest to `expected`, and
+/// the higher one of two equally near.
 ///
 /// Source: RFC 9000, appendix A.3.
 const fn whole(truncated: u32, expected: u64) -> u64 {
@@ -329,10 +329,11 @@ impl Sealer {
         self.aead
     }
 
-    /// Seals all of `datagram`, in which the payload already lies after [`HEADER_BYTES`] and before
-    /// [`TAG_BYTES`]; returns its packet number. Packet numbers start at 0 and grow by one.
+    /// Seals `datagram` in place, and returns its packet number. The payload must lie between the
+    /// first [`HEADER_BYTES`] and the last [`TAG_BYTES`]. Packet numbers start at 0 and grow by
+    /// one.
     ///
-    /// Errors: [`SealError::TooShort`], [`SealError::WornOut`]; the payload is then as it was.
+    /// Errors: [`SealError::TooShort`], [`SealError::WornOut`]; the payload is then unchanged.
     pub fn seal(&mut self, datagram: &mut [u8]) -> Result<u64, SealError> {
         let got = datagram.len();
         let Some(payload_bytes) = got.checked_sub(OVERHEAD_BYTES) else {
@@ -349,14 +350,14 @@ impl Sealer {
         let (payload, tag) = rest.split_at_mut(payload_bytes);
         let sealed =
             self.key.key.seal_in_place_separate_tag(self.key.nonce(number), Aad::from(header), payload);
-        // The AEAD refuses only datagrams longer than 64 GiB.
+        // The AEAD refuses only plaintexts longer than 64 GiB.
         tag.copy_from_slice(sealed.expect("a datagram is far below what the AEAD takes").as_ref());
         (self.next, self.longest) = (number + 1, longest);
         Ok(number)
     }
 
-    /// Number of further datagrams that it can seal, if none exceeds `payload_bytes` and the
-    /// longest so far.
+    /// Number of further datagrams that the key can seal, if none has more than `payload_bytes` or
+    /// than the longest so far.
     pub fn packets_left(&self, payload_bytes: usize) -> u64 {
         self.aead.packets_max(self.longest.max(blocks(payload_bytes))).saturating_sub(self.next)
     }
@@ -368,8 +369,7 @@ impl fmt::Debug for Sealer {
     }
 }
 
-/// Blocks that the AEAD works through for a payload of this size: the payload's and the header's
-/// one.
+/// AEAD blocks of a datagram with a payload of this size, plus one block for the header.
 fn blocks(payload_bytes: usize) -> u64 {
     payload_bytes.div_ceil(BLOCK_BYTES) as u64 + 1
 }
@@ -378,7 +378,7 @@ fn blocks(payload_bytes: usize) -> u64 {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The datagram is too short to be a sealed one, or states a number that no sealer uses.
+    /// The datagram is too short to be sealed, or states a number that no sealer uses.
     Malformed,
     /// The datagram states another channel.
     OtherChannel {
@@ -395,9 +395,9 @@ pub enum OpenError {
         /// The number.
         number: u64,
     },
-    /// The other end has not sealed it, or it was changed on the way.
+    /// The other end has not sealed the datagram, or its bytes have changed in transit.
     Forged,
-    /// This key has refused too many forgeries to be trusted; a new channel is needed.
+    /// This key has refused the maximum number of forgeries; a new channel is needed.
     WornOut,
 }
 
@@ -422,19 +422,19 @@ impl std::error::Error for OpenError {}
 /// Counters of an [`Opener`] by result.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounters {
-    /// Opened.
+    /// Datagrams opened.
     pub opened: u64,
-    /// [`OpenError::Malformed`].
+    /// Datagrams refused: [`OpenError::Malformed`].
     pub malformed: u64,
-    /// [`OpenError::OtherChannel`].
+    /// Datagrams refused: [`OpenError::OtherChannel`].
     pub other_channel: u64,
-    /// [`OpenError::Replayed`].
+    /// Datagrams refused: [`OpenError::Replayed`].
     pub replayed: u64,
-    /// [`OpenError::TooOld`].
+    /// Datagrams refused: [`OpenError::TooOld`].
     pub too_old: u64,
-    /// [`OpenError::Forged`].
+    /// Datagrams refused: [`OpenError::Forged`].
     pub forged: u64,
-    /// [`OpenError::WornOut`].
+    /// Datagrams refused: [`OpenError::WornOut`].
     pub worn_out: u64,
 }
 
@@ -443,13 +443,13 @@ pub struct OpenCounters {
 pub struct OpenedDatagram<'a> {
     /// Packet number.
     pub number: u64,
-    /// The sealed payload, now plain.
+    /// The decrypted payload.
     pub payload: &'a mut [u8],
 }
 
 /// Opens the datagrams that one end of a channel receives, each at most once.
 ///
-/// It remembers which of the last [`REPLAY_WINDOW`] numbers it has opened, in 2 KiB.
+/// The opener remembers in 2 KiB which of the last [`REPLAY_WINDOW`] numbers it has opened.
 pub struct Opener {
     key: Key,
     aead: Aead,
@@ -480,8 +480,8 @@ impl Opener {
     }
 
     /// Opens a datagram in place.
-    ///
-    /// Errors: see [`OpenError`]; the datagram must not be used then, and [`OpenError::Forged`]
+    /// Errors: see [`OpenError`]. The datagram must then not be used; [`OpenError::Forged`] leaves
+    /// its bytes changed.
     /// leaves its bytes changed.
     /// Cost: datagrams whose number is replayed or too old are refused before they are decrypted;
     /// no allocation.
@@ -541,7 +541,8 @@ impl fmt::Debug for Opener {
 }
 
 /// Exercise for fuzzers and the corpus's tests: opens the bytes twice with a fixed key. Returns
-/// true if they are a sealed datagram of this key; the second time must then be a replay.
+/// true if they are a sealed datagram of this key; the second attempt must then be refused as a
+/// replay.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let (_, mut opener) = pair_for_measurement(Aead::Aes128Gcm, ChannelId(7));
@@ -555,14 +556,15 @@ pub fn exercise(bytes: &[u8]) -> bool {
     opened.is_ok()
 }
 
-/// Exercise for the fuzz target `net_window` and its corpus's test: seals datagrams with drawn
-/// numbers, and opens them in any order, repeated and damaged. Returns true if none was refused.
+/// Exercise for the fuzz target `net_window` and its corpus's test: seals datagrams with numbers
+/// drawn from `bytes`. It opens them in any order, repeated and damaged. Returns true if none was
+/// refused.
 ///
 /// Panics: if a datagram is opened twice, if a recent and intact one is refused, or if a damaged
 /// one is opened.
 #[doc(hidden)]
 pub fn exercise_window(bytes: &[u8]) -> bool {
-    // This AEAD has no limit of packets per key.
+    // ChaCha20-Poly1305 has no limit of packets per key.
     let (mut sealer, mut opener) = pair_for_measurement(Aead::ChaCha20Poly1305, ChannelId(7));
     let mut opened = std::collections::BTreeSet::new();
     let mut sealed: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -571,14 +573,14 @@ pub fn exercise_window(bytes: &[u8]) -> bool {
         let drawn = u64::from(u16::from_be_bytes([act[1], act[2]]));
         let newest = opened.last().copied().unwrap_or(0);
         let number = match act[0] % 8 {
-            // Around the newest one, and around the window's end.
+            // A number near the newest one; the next two cases lie near the window's end.
             0 => newest + drawn % 4,
             1 => (newest + 2).saturating_sub(drawn),
             2 => (newest + 4).saturating_sub(replay::WINDOW + drawn % 8),
             3 => (newest + drawn * 64).min(NUMBERS_END - 1),
-            // The farthest number ahead that can be reconstructed.
+            // The highest number that can be reconstructed.
             4 => (newest + (1 << 31) - 1 - drawn).min(NUMBERS_END - 1),
-            // A datagram sealed before: intact, or damaged.
+            // Opens an earlier datagram again: intact, or damaged.
             _ => u64::MAX,
         };
         let (number, mut datagram) = if number < NUMBERS_END {
@@ -598,7 +600,8 @@ pub fn exercise_window(bytes: &[u8]) -> bool {
         }
         let newest = opened.last().copied();
         let is_old = newest.is_some_and(|newest| number + replay::WINDOW <= newest);
-        // If a number is older than half of all numbers, its last four bytes match a newer number.
+        // If a number is more than half of the 2^32 values behind the newest, its last four bytes
+        // stand for a newer number.
         let is_untold = newest.is_some_and(|newest| number + (1 << 31) <= newest);
         let result = opener.open(&mut datagram).map(|opened| opened.number);
         is_any_refused |= result.is_err();

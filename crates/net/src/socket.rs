@@ -1,7 +1,7 @@
-//! TCP sockets with the settings of a hop: congestion control, priority by DSCP, and a bound on how
-//! long a dead peer is waited for.
+//! TCP sockets with per-hop settings: congestion control, priority by DSCP, and a limit on the wait
+//! for a dead peer.
 //!
-//! Leaves out: TLS (the module `tls`) and messages (the systems).
+//! Leaves out: TLS (the module `tls`) and the messages of each system.
 
 use anabranch_units::Duration;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpFastOpenConnect};
@@ -17,16 +17,16 @@ pub struct TcpOptions {
     pub congestion_control: Option<String>,
     /// Differentiated services code point, 0 to 63.
     pub dscp: u8,
-    /// Unacknowledged data for so long ends the connection (`TCP_USER_TIMEOUT`, RFC 5482); zero is
-    /// the system's own patience. Only for the end that never faces a closed window: Linux counts a
-    /// window that stays closed against it, too.
+    /// Time after which unacknowledged data ends the connection (`TCP_USER_TIMEOUT`, RFC 5482);
+    /// zero and `None` leave the system's own limit. Set this only for the end that never faces a
+    /// closed window: Linux also counts the time for which the receiver's window is closed.
     pub user_timeout: Option<Duration>,
     /// Address of this machine that connections leave from; `None` leaves the choice to its routes.
     pub from: Option<IpAddr>,
-    /// TCP Fast Open (RFC 7413): if the peer permits it ([`let_open_fast`]) and was called from
-    /// this machine before, the first data leaves with the first packet, a round trip sooner.
-    /// [`connect`] then reports success before any packet has left, and a failure shows only at the
-    /// first read or write.
+    /// True to use TCP Fast Open (RFC 7413). If the peer permits it ([`let_open_fast`]) and this
+    /// machine has connected to the peer before, the first data leaves with the first packet, a
+    /// round trip sooner. [`connect`] then reports success before any packet has left, and a
+    /// failure shows only at the first read or write.
     ///
     /// The peer may receive the first bytes twice, so this suits only connections that begin with a
     /// handshake, as in TLS.
@@ -48,7 +48,7 @@ impl TcpOptions {
             })?;
         }
         if self.dscp > 0 {
-            // The two low bits belong to ECN; a v6 socket that talks v4 needs both.
+            // The two low bits belong to ECN. An IPv6 socket that sends IPv4 needs both options.
             let _ = sockopt::set_ipv6_tclass(socket, u32::from(self.dscp) << 2);
             let _ = sockopt::set_ip_tos(socket, self.dscp << 2);
         }
@@ -56,7 +56,7 @@ impl TcpOptions {
             sockopt::set_tcp_user_timeout(socket, (timeout.as_us() / 1_000) as u32)?;
         }
         if self.opens_fast {
-            // A kernel without it connects as always.
+            // A kernel without TCP Fast Open connects as usual.
             let _ = setsockopt(&socket, TcpFastOpenConnect, &true);
         }
         Ok(())
@@ -79,8 +79,8 @@ pub async fn connect(to: SocketAddr, options: &TcpOptions) -> io::Result<TcpStre
 
 /// Checks that this machine has the congestion control `name`, without a connection.
 ///
-/// Errors: it does not, or does not permit it to this process, with the available ones; the
-/// system's errors.
+/// Errors: the machine lacks `name` or does not permit it to this process (the error lists the
+/// available ones); the system's errors.
 pub fn check_congestion_control(name: &str) -> io::Result<()> {
     let socket = TcpSocket::new_v4()?;
     let error = match rustix::net::sockopt::set_tcp_congestion(&socket, name) {
@@ -104,13 +104,14 @@ pub fn check_congestion_control(name: &str) -> io::Result<()> {
     ))
 }
 
-/// Connections that wait to be accepted. Beyond them callers' first packets are dropped, and are
-/// sent again a second later; the kernel has its own bound (`net.core.somaxconn`).
+/// Maximum number of connections that wait to be accepted. Beyond this number the kernel drops SYN
+/// packets, which the callers retransmit a second later. The kernel has its own limit, too
+/// (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
 /// Listens at `at`.
 ///
-/// Errors: the system's, as [`cannot_listen`] words them.
+/// Errors: the system's, in the words of [`cannot_listen`].
 pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -125,18 +126,17 @@ pub fn let_open_fast(listener: &TcpListener) -> io::Result<()> {
     Ok(setsockopt(listener, FastOpenQueue, &OPEN_FAST_MAX)?)
 }
 
-/// The round trip of a connection, as the kernel has measured it: smoothed, without the time that
-/// processes take. None before anything was acknowledged.
+/// The kernel's smoothed round-trip time of a connection, without the processing time of the two
+/// programs. `None` before the first acknowledgement.
 ///
-/// Where TCP's first packet was lost, the time until it was sent again counts, too: a second and
-/// more.
+/// After a lost SYN, the time until its retransmission counts, too: a second or more.
 pub fn rtt(stream: &TcpStream) -> Option<std::time::Duration> {
     let info = getsockopt(stream, TcpInfo).ok()?;
     (info.tcpi_rtt > 0).then(|| std::time::Duration::from_micros(info.tcpi_rtt.into()))
 }
 
-/// Bounds the bytes that the kernel holds unsent for each connection of `listener`
-/// (`TCP_NOTSENT_LOWAT`). Otherwise `net.ipv4.tcp_wmem` bounds them, at 4 MB on most machines.
+/// Limits the unsent bytes that the kernel buffers for each connection of `listener`
+/// (`TCP_NOTSENT_LOWAT`). Otherwise `net.ipv4.tcp_wmem` limits them, to 4 MB on most machines.
 ///
 /// Errors: the system's.
 pub fn bound_unsent(listener: &TcpListener, bytes: u32) -> io::Result<()> {
@@ -155,7 +155,7 @@ sockopt_impl!(
     u32
 );
 sockopt_impl!(
-    /// Bytes that are written and have not been sent, above which a connection takes no more.
+    /// Unsent bytes above which a connection accepts no further data.
     UnsentMax,
     SetOnly,
     libc::IPPROTO_TCP,
@@ -163,7 +163,7 @@ sockopt_impl!(
     u32
 );
 sockopt_impl!(
-    /// Kernel's statistics of a connection.
+    /// The kernel's statistics of a connection.
     TcpInfo,
     GetOnly,
     libc::IPPROTO_TCP,
@@ -171,7 +171,7 @@ sockopt_impl!(
     libc::tcp_info
 );
 
-/// Explains in one line why `at` cannot be listened on: the address, the cause, the remedy.
+/// Explains in one line why listening at `at` failed: the address, the cause, the remedy.
 pub fn cannot_listen(at: SocketAddr, error: &io::Error) -> io::Error {
     let why = match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -190,7 +190,7 @@ pub fn cannot_listen(at: SocketAddr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{at}: {why}"))
 }
 
-/// Prepares an accepted connection.
+/// Applies the options to an accepted connection.
 ///
 /// Errors: the system's.
 pub fn configure(stream: &TcpStream, options: &TcpOptions) -> io::Result<()> {

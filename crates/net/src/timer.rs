@@ -1,7 +1,7 @@
-//! A timer with microsecond resolution: tokio's timers have milliseconds, in which a gigabit link
-//! sends 125 kB.
+//! A timer with microsecond resolution. Tokio's timers have a resolution of one millisecond, in
+//! which a gigabit link sends 125 kB.
 //!
-//! One kernel timer (timerfd) each, under tokio's own poll. Read [`FineTimer`] first.
+//! Each timer is one kernel timer (timerfd) that tokio polls. Read [`FineTimer`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: clocks are its business")]
 
 use rustix::time::{
@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The kernel takes no time at all for a timer that is not set.
+/// Shortest timer setting: to the kernel, a time of zero disarms the timer.
 const SOON: std::time::Duration = std::time::Duration::from_nanos(1);
 
 /// A timer. See the module.
@@ -24,7 +24,7 @@ pub struct FineTimer {
 }
 
 impl FineTimer {
-    /// A timer that is not set.
+    /// Creates a timer that is not set.
     ///
     /// Errors: the system's.
     /// Panics: outside a tokio runtime that drives I/O.
@@ -39,7 +39,8 @@ impl FineTimer {
         Ok(Self { fd, set_for: None })
     }
 
-    /// Waits until `at`; for ever without. It may be dropped and called again.
+    /// Waits until `at`; without `at`, waits for ever. The future may be dropped and the method
+    /// called again.
     ///
     /// Errors: the system's.
     pub async fn wait(&mut self, at: Option<Instant>) -> io::Result<()> {
@@ -49,8 +50,8 @@ impl FineTimer {
             return Ok(());
         }
         loop {
-            // A timer that is set too early fires once in vain, which is cheaper than to set it for
-            // every packet.
+            // A timer that is set too early fires once without effect, which is cheaper than
+            // setting the timer for every packet.
             if self.set_for.is_none_or(|set_for| set_for > at) {
                 self.set(at)?;
             }
@@ -95,7 +96,7 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(2), timer.wait(far)).await.is_err());
         timer.wait(Some(begun + Duration::from_millis(5))).await.expect("it goes off");
         assert!(begun.elapsed() >= Duration::from_millis(5));
-        // Set for earlier, and then waited for for longer.
+        // The timer is set for an earlier time, and then waits for a later one.
         let soon = timer.wait(Some(begun + Duration::from_millis(20)));
         assert!(tokio::time::timeout(Duration::from_millis(1), soon).await.is_err());
         timer.wait(Some(begun + Duration::from_millis(30))).await.expect("it goes off");

@@ -1,10 +1,9 @@
 //! Mutually authenticated TLS 1.3 against one authority, and the other end's identity.
 //!
-//! Both ends show a certificate of the same authority and of the same system. A client names the
-//! role and the site that it expects ([`server_name`]): another role or another site does not pass
-//! the handshake. A server learns the caller's identity from [`peer_identity`] and must itself
-//! check this caller's rights. Leaves out: making keys ([`crate::keys`]). Read [`Credentials`]
-//! first.
+//! Both ends present a certificate of the same authority and of the same system. A client names the
+//! expected role and site ([`server_name`]): a peer of another role or site fails the handshake. A
+//! server learns the caller's identity from [`peer_identity`] and must itself check the caller's
+//! rights. Leaves out: making keys ([`crate::keys`]). Read [`Credentials`] first.
 #![allow(clippy::disallowed_methods, reason = "a driver: reads key files and checks dates")]
 
 mod verify;
@@ -35,7 +34,7 @@ pub struct CredentialFiles {
     pub certificate: PathBuf,
     /// Path of the private key.
     pub key: PathBuf,
-    /// The holder that they must have; `None` if any will do.
+    /// The expected holder of the certificate; `None` if any holder is accepted.
     pub holder: Option<PeerIdentity>,
 }
 
@@ -48,8 +47,8 @@ impl CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// The files that [`crate::keys::write_set`] wrote below `folder` for `name` in the system's
-    /// `role`.
+    /// Paths of the files that [`crate::keys::write_set`] wrote below `folder` for `name` in `role`
+    /// of the system.
     pub fn in_set(folder: &Path, system: System, role: Role, name: &str) -> Self {
         let stem = folder.join(party::stem(role, name)).into_os_string();
         let file = |end: &str| {
@@ -66,7 +65,7 @@ impl CredentialFiles {
     }
 }
 
-/// A party's own certificate and key, and the authority it trusts.
+/// A party's own certificate and key, and the authorities that the party trusts.
 pub struct Credentials {
     identity: PeerIdentity,
     facts: CertificateFacts,
@@ -91,7 +90,7 @@ pub enum TlsError {
         path: PathBuf,
         /// The system's reason.
         error: std::io::Error,
-        /// System whose verb makes the file; `None` if any system's does.
+        /// System whose command makes the file; `None` if any system's command does.
         system: Option<System>,
     },
     /// A file without the expected PEM section.
@@ -129,27 +128,27 @@ pub enum TlsError {
         /// Line and reason.
         error: BadLine,
     },
-    /// A file that others than its owner may read or write.
+    /// A file that users other than its owner may read or write.
     OpenToOthers {
         /// The file.
         path: PathBuf,
         /// Mode of the file.
         mode: u32,
-        /// Right that others must not have.
+        /// Right that other users must not have.
         what: &'static str,
         /// Mode that removes the right.
         fix: &'static str,
     },
-    /// A file that is far too long.
+    /// A file longer than `bytes_max`.
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Bytes that it may have.
+        /// Maximum size of the file in bytes.
         bytes_max: u64,
     },
     /// The clock of this machine is set before 1970.
     Clock,
-    /// A certificate that the authority did not make.
+    /// A certificate that the authority did not sign.
     WrongCa {
         /// The file.
         path: PathBuf,
@@ -163,10 +162,10 @@ pub enum TlsError {
     },
     /// A certificate that names no holder.
     NoIdentity {
-        /// Party of the certificate.
+        /// The party whose certificate names no holder.
         whose: String,
     },
-    /// A certificate of another holder than it should be.
+    /// A certificate of another holder than expected.
     WrongHolder {
         /// The file.
         path: PathBuf,
@@ -179,7 +178,7 @@ pub enum TlsError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// TLS's reason.
+        /// The reason that rustls gives.
         reason: String,
     },
     /// A name that no certificate can carry.
@@ -256,7 +255,7 @@ impl std::fmt::Display for TlsError {
 }
 impl std::error::Error for TlsError {}
 
-/// Bytes that a file with a certificate or a key may have.
+/// Maximum size in bytes of a file with a certificate or a key.
 pub const PEM_BYTES_MAX: u64 = 1 << 20;
 const CLOCK_TEXT: &str = "this machine's clock is set before 1970: set it";
 
@@ -294,9 +293,9 @@ struct DeniedRights {
     fix: &'static str,
 }
 
-/// Keys are their owner's alone.
+/// Rights to a private key, which only its owner may have.
 const SECRET: DeniedRights = DeniedRights { mode: 0o077, what: "read or write", fix: "600" };
-/// Only the owner, and at most the group, may decide which peers to trust.
+/// Right to change the trusted authorities, which only the owner and at most the group may have.
 const TRUSTED: DeniedRights = DeniedRights { mode: 0o002, what: "write", fix: "644" };
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
@@ -324,7 +323,7 @@ impl Credentials {
         Self::from_pem(&ca, &certificate, &pem(&files.key, SECRET)?, files, revoked)
     }
 
-    /// Credentials from PEM texts in memory; `files` are only named in messages.
+    /// Parses credentials from PEM texts in memory. `files` only supplies the paths for messages.
     ///
     /// Errors: as [`Credentials::load`].
     pub fn from_pem(
@@ -371,8 +370,7 @@ impl Credentials {
         }
         let trust = Trust { system: identity.system, authorities: cas, roots: Arc::new(roots), revoked };
         let credentials = Self { identity, facts, chain, key, trust: Arc::new(trust) };
-        // Fails here rather than at the first connection if key and certificate do not belong
-        // together.
+        // A key that does not match the certificate fails here rather than at the first connection.
         credentials.client_config().map_err(|e| match e {
             rustls::Error::InconsistentKeys(_) => TlsError::WrongKey { path: files.key.clone() },
             other => TlsError::Unusable { path: files.key.clone(), reason: other.to_string() },
@@ -397,21 +395,21 @@ impl Credentials {
     /// Configuration for a listener: every caller must present a certificate of the same authority
     /// and system.
     ///
-    /// Errors: rustls's error about the certificate; none after [`Credentials::load`].
+    /// Errors: the error of rustls about the certificate; none after [`Credentials::load`].
     pub fn server_config(&self) -> Result<Arc<ServerConfig>, rustls::Error> {
         let verifier = Arc::new(CallerVerifier::new(self.trust.clone(), provider())?);
         let mut config = ServerConfig::builder_with_details(provider(), Arc::new(Clock))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())?;
-        // A resumed session would not look at the caller's certificate again.
+        // A resumed session would skip the check of the caller's certificate.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }
 
-    /// For a caller: shows the own certificate and accepts only the party that it asks for, by
-    /// [`server_name`].
+    /// Configuration for a caller: presents the own certificate and accepts only the party that
+    /// [`server_name`] names.
     ///
     /// Errors: as [`Credentials::server_config`].
     pub fn client_config(&self) -> Result<Arc<ClientConfig>, rustls::Error> {
@@ -438,7 +436,7 @@ impl Credentials {
     }
 }
 
-/// The currently valid ones of the authorities.
+/// Selects the authorities that are valid at `now`. Fails if none is.
 fn in_time(
     authorities: Vec<CertificateDer<'static>>,
     now: UnixTime,
@@ -465,19 +463,20 @@ fn in_time(
     }
 }
 
-/// The holder of a peer's certificate, as the authority wrote it there; `None` if it names none.
+/// The holder of a peer's certificate, as signed by the authority; `None` if the certificate names
+/// no holder.
 ///
 /// Only for chains that a handshake (or [`Credentials::load`]) has verified.
 pub fn peer_identity(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
     let leaf = webpki::EndEntityCert::try_from(chain.first()?).ok()?;
     let mut found = leaf.valid_uri_names().filter_map(party::of_uri);
     let first = found.next()?;
-    // Two identities in one certificate are none.
+    // A certificate with two identities has no identity.
     found.next().is_none().then_some(first)
 }
 
-/// The server name by which TLS checks that the other end is `name` in the system's `role`,
-/// independently of its address.
+/// The server name by which TLS checks that the peer is `name` in `role` of the system,
+/// independently of the peer's address.
 ///
 /// Errors: a name that no certificate can carry.
 pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<'static>, TlsError> {
@@ -485,8 +484,8 @@ pub fn server_name(system: System, role: Role, name: &str) -> Result<ServerName<
     ServerName::try_from(dns).map_err(|e| TlsError::BadName(format!("name `{name}`: {e}")))
 }
 
-/// Returns the reason if this error means that the peer refused our certificate. With TLS 1.3 a
-/// client learns of it only after its own handshake, at its first read.
+/// Returns the reason if this error means that the peer refused our certificate. A TLS 1.3 client
+/// learns of the refusal only after its own handshake, at its first read.
 pub fn refusal(error: &std::io::Error) -> Option<String> {
     let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     let Some(rustls::Error::AlertReceived(alert)) = tls else { return None };
@@ -505,7 +504,7 @@ fn refused(alert: AlertDescription) -> String {
         AlertDescription::CertificateUnknown => {
             "it is of another system, or names no holder: use keys of one set at both ends".to_owned()
         }
-        // 256 numbers would be as many lines of a log.
+        // Without the number, since 256 unknown alerts would give 256 different log lines.
         AlertDescription::Unknown(_) => {
             "by an alert that TLS does not have: use keys of one set at both ends, not expired".to_owned()
         }
@@ -550,7 +549,7 @@ pub fn words(error: &rustls::Error) -> String {
     }
 }
 
-/// One line for the log about a caller that TLS refused; `None` for a caller that left, or sent no
+/// Log line about a caller that TLS refused; `None` for a caller that disconnected, or sent no
 /// bytes.
 pub fn stranger(from: std::net::IpAddr, error: &std::io::Error) -> Option<String> {
     let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;

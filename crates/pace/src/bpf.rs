@@ -1,26 +1,27 @@
-//! Rate limits by BPF: the kernel itself sets `SO_MAX_PACING_RATE` on sockets whose tuple is in a
-//! map.
+//! Rate limits by BPF: the kernel itself sets `SO_MAX_PACING_RATE` on sockets whose addresses and
+//! ports are in a map.
 //!
-//! For programs whose descriptors cannot be duplicated (another pid namespace, a security module,
-//! connections that their owner has already closed), and for future flows: a limit may be set
-//! before the connection exists. The module `socket` describes how the kernel paces.
+//! The mechanism is for programs whose descriptors cannot be duplicated (another pid namespace, a
+//! security module, connections that their owner has already closed). It is also for future flows:
+//! a limit may be set before the connection exists. The module `socket` describes how the kernel
+//! paces.
 //!
-//! One program is attached to a cgroup (v2) and called for every connection in it that opens, and
-//! then at each round-trip sample: it sets the connection's rate before the first byte. Connections
-//! from before the attachment never call it. So a second program is an iterator over all TCP
-//! sockets of the network namespace, run once after every change: it sets and lifts rates at once
-//! on old and new connections alike. The iterator needs `CONFIG_DEBUG_INFO_BTF` and a kernel of
-//! 5.16 or later. Without it no rate could be lifted from a connection without further round trips,
-//! so the BPF pacer requires it.
+//! One program is attached to a cgroup (v2). The kernel calls it for every connection in the cgroup
+//! that opens, and then at each RTT sample; it sets the connection's rate before the first byte.
+//! Connections that opened before the attachment never call it. So a second program is an iterator
+//! over all TCP sockets of the network namespace. It runs once after every change, and sets and
+//! lifts rates immediately on old and new connections. The iterator needs `CONFIG_DEBUG_INFO_BTF`
+//! and kernel 5.16 or later. Without it, no rate could be lifted from a connection without further
+//! round trips, so the BPF pacer requires the iterator.
 //!
-//! The programs are written as instructions (`bpf/program.rs`) and loaded by bpf(2): some hundred
-//! instructions, with no tool needed to build or run them. The `aya` crate loads only objects from
+//! The programs are written as instructions (`bpf/program.rs`) and loaded by bpf(2). They have some
+//! hundred instructions, and need no tool to build or run. The `aya` crate loads only objects from
 //! a compiler with a BPF back end: clang, or a nightly rustc and bpf-linker. Structure offsets come
 //! from the running kernel's BTF.
 //!
-//! Links and maps vanish with their descriptors, also when this process is killed; rates already
-//! set on sockets stay then. Rates are 32 bits of bytes per second: 34.36 Gbit/s or more is no
-//! limit to the kernel, and a higher limit that a program has set itself is restored as none.
+//! Links and maps vanish with their descriptors, also when this process is killed; rates that were
+//! set on sockets then stay. Rates have 32 bits in bytes per second, so for the kernel 34.36 Gbit/s
+//! or more means no limit. A higher limit that a program has set itself is restored as no limit.
 //!
 //! Leaves out: other network namespaces, even in the same cgroup. Read [`BpfPacer`].
 
@@ -45,12 +46,12 @@ use program::{KEY_BYTES, Maps, RATE_BYTES, WANTED_BYTES};
 
 /// Name of both programs, as `bpftool prog` lists them.
 const PROGRAM: &str = "anabranch_pace";
-/// The kernel's way to write no limit in 32 bits.
+/// The kernel's value of 32 bits for no limit.
 const UNLIMITED: u32 = u32::MAX;
 /// Largest rate that a [`BitRate`] can express, in bytes per second.
 const RATE_MAX: u64 = u64::MAX / 8;
 
-/// See [`crate::exercise_btf`].
+/// Implementation of [`crate::exercise_btf`].
 pub(crate) fn exercise_btf(bytes: &[u8]) -> bool {
     let Some(types) = Btf::parse(bytes) else { return false };
     let _ = (types.function("f"), types.offsets("s", ["a", "b"]));
@@ -59,16 +60,16 @@ pub(crate) fn exercise_btf(bytes: &[u8]) -> bool {
     true
 }
 
-/// Sets rates by BPF on the flows of programs that cannot be touched.
+/// Sets rates by BPF on the flows of programs whose sockets are inaccessible.
 ///
-/// Dropping it lifts every limit that it set.
+/// Dropping the pacer lifts every limit that it set.
 #[derive(Debug)]
 pub struct BpfPacer {
     wanted: sys::Map<KEY_BYTES, WANTED_BYTES>,
     before: sys::Map<KEY_BYTES, RATE_BYTES>,
     limited: BTreeMap<FlowKey, LimitedFlow>,
     iterator: OwnedFd,
-    /// The network namespace that this is for.
+    /// Network namespace whose flows the pacer limits.
     namespace: Namespace,
     _attached: OwnedFd,
 }
@@ -76,14 +77,14 @@ pub struct BpfPacer {
 /// A flow that has a limit.
 #[derive(Copy, Clone, Debug)]
 struct LimitedFlow {
-    /// Cookie of the only socket that the limit is for.
+    /// Cookie of the only socket to which the limit applies; `None` for any socket of the flow.
     cookie: Option<u64>,
     rate: BitRate,
 }
 
 impl BpfPacer {
     /// Creates a pacer for the network namespace of this thread. A flow that does not exist yet
-    /// gets its limit as it opens if its program is in this cgroup or below it; `None` is the root
+    /// gets its limit as it opens, if its program is in this cgroup or below it. `None` is the root
     /// cgroup, which contains all programs.
     ///
     /// Errors: a feature that this kernel lacks or refuses, with the step.
@@ -117,13 +118,13 @@ impl BpfPacer {
         Ok(Self { wanted, before, limited: BTreeMap::new(), iterator, namespace, _attached: attached })
     }
 
-    /// Sets these limits in order. Returns the result for each. A flow need not exist yet, and a
-    /// connection with a cookie need not exist any more.
+    /// Sets these limits in order, and returns the result for each. A flow need not exist yet, and
+    /// a connection with a cookie may have ended.
     ///
     /// A rate of 34.36 Gbit/s or more does not limit a flow.
-    /// Errors: one for each flow; a failed flow does not affect the others.
+    /// Errors: one for each flow; a failed flow does not affect other flows.
     /// Cost: up to four system calls for each flow, and one pass over the network namespace's
-    /// sockets for all together.
+    /// sockets for all flows together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
         let changes = canonical(changes);
         let held: Vec<_> = changes.iter().map(|(c, _)| self.limited.get(&c.flow).copied()).collect();
@@ -135,7 +136,7 @@ impl BpfPacer {
             }
             if let Err(error) = &applied {
                 *result = Err(refused(*flow, io::Error::new(error.kind(), error.to_string())));
-                // A limit that was not lifted remains to be lifted.
+                // A limit that could not be lifted stays recorded.
                 if let Some(held) = held {
                     self.limited.entry(*flow).or_insert(held);
                 }
@@ -151,17 +152,17 @@ impl BpfPacer {
         results
     }
 
-    /// The flows that have limits, and which.
+    /// The flows with a limit, each with its rate.
     pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate)> {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
-    /// Sets the rate that a flow gets back when its limit is lifted, instead of its present one.
+    /// Sets the rate that a flow gets back when its limit is lifted, instead of its present rate.
     ///
-    /// Units: bytes per second; a value beyond 32 bits is no limit.
+    /// Units: bytes per second; a value beyond 32 bits means no limit.
     pub(crate) fn note_before(&self, flow: FlowKey, before: u64) {
         let before = u32::try_from(before).unwrap_or(UNLIMITED);
-        // If the map is full, the limit has no room either, and the caller gets that error.
+        // If the map is full, the following limit fails, and the caller gets that error.
         let _ = self.before.insert(&key(flow), &before.to_ne_bytes());
     }
 
@@ -169,7 +170,7 @@ impl BpfPacer {
     /// lifted.
     ///
     /// Units: as [`BpfPacer::note_before`].
-    /// Errors: no room.
+    /// Errors: the map is full.
     pub(crate) fn take_over(
         &mut self,
         connection: Connection,
@@ -185,12 +186,12 @@ impl BpfPacer {
         Ok(())
     }
 
-    /// Takes back [`BpfPacer::note_before`].
+    /// Reverts [`BpfPacer::note_before`].
     pub(crate) fn forget_before(&self, flow: FlowKey) {
         let _ = self.before.remove(&key(flow));
     }
 
-    /// Writes the wanted rate; to lift a limit, the flow's earlier rate is wanted.
+    /// Writes the wanted rate of a flow; for no limit, the wanted rate is the flow's earlier rate.
     fn write(&mut self, connection: Connection, limit: Limit) -> Result<(), PaceError> {
         let bytes = limit.bytes_per_second(RATE_MAX)?;
         let Connection { flow, cookie } = connection;
@@ -202,7 +203,7 @@ impl BpfPacer {
         let written = match bytes {
             Some(bytes) => {
                 let bytes = u32::try_from(bytes).unwrap_or(UNLIMITED);
-                // The earlier connection's rate does not apply to this one.
+                // The earlier connection's rate does not apply to this connection.
                 let forgotten = if is_anothers { self.before.remove(&key) } else { Ok(()) };
                 forgotten.and_then(|()| self.wanted.insert(&key, &wanted(bytes.to_ne_bytes(), cookie)))
             }
@@ -212,7 +213,7 @@ impl BpfPacer {
                     let cookie = known.and_then(|known| known.cookie);
                     self.wanted.insert(&key, &wanted(before, cookie))
                 }
-                // No socket with this tuple was ever seen.
+                // The programs have never seen a socket with these addresses and ports.
                 Ok(None) => self.wanted.remove(&key),
                 Err(error) => Err(error),
             },
@@ -225,7 +226,7 @@ impl BpfPacer {
         Ok(())
     }
 
-    /// Runs the iterator in its network namespace, which may not be this thread's.
+    /// Runs the iterator in the pacer's network namespace, which may differ from this thread's.
     fn apply(&self) -> io::Result<()> {
         if Namespace::of_thread(Kind::Network)?.inode()? == self.namespace.inode()? {
             return sys::run_iterator(&self.iterator);
@@ -247,7 +248,7 @@ fn refused(flow: FlowKey, error: io::Error) -> PaceError {
     PaceError::Refused { flow, mechanism: Mechanism::Bpf, error }
 }
 
-/// Value of the map, as the programs read it.
+/// Encodes a map value in the format that the programs read.
 fn wanted(rate: [u8; RATE_BYTES], cookie: Option<u64>) -> [u8; WANTED_BYTES] {
     let mut wanted = [0; WANTED_BYTES];
     wanted[..RATE_BYTES].copy_from_slice(&rate);
@@ -255,7 +256,7 @@ fn wanted(rate: [u8; RATE_BYTES], cookie: Option<u64>) -> [u8; WANTED_BYTES] {
     wanted
 }
 
-/// Key of the maps, as the programs build it.
+/// Encodes a map key in the format that the programs build.
 fn key(flow: FlowKey) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     let address = |at: SocketAddr| match at.ip() {
@@ -281,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_mapped_addresses_and_ports_as_numbers() {
+    fn map_key_has_mapped_addresses_and_numeric_ports() {
         let flow = FlowKey::new("10.0.0.1:258".parse().expect("good"), "[fd00::1]:3".parse().expect("good"));
         let key = key(flow);
         assert_eq!(key[10..16], [0xff, 0xff, 10, 0, 0, 1]);

@@ -1,5 +1,4 @@
-//! Checks whether this machine can hold flows to rates, with the fix for each thing that is
-//! missing.
+//! Checks whether this machine can limit flows to rates, with the fix for each missing requirement.
 //!
 //! Read [`doctor`].
 
@@ -10,8 +9,8 @@ use anabranch_units::{BitRate, Finding};
 
 use crate::{BpfPacer, FlowKey, FlowReader, HtbPacer, Limit, Mechanism, SocketPacer};
 
-/// Tries every mechanism, on a loopback connection to itself and, for HTB, in a separate network
-/// namespace. Leaves nothing behind.
+/// Tries every mechanism: on a loopback connection of this process and, for HTB, in a separate
+/// network namespace. All changes are undone.
 pub fn doctor() -> Vec<Finding> {
     vec![
         finding("flow listing", list(), "needs CONFIG_INET_DIAG: sudo modprobe inet_diag tcp_diag"),
@@ -31,7 +30,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// A connection from this process to itself: both ends, and its name.
+/// Opens a connection from this process to itself. Returns both ends, and its addresses and ports.
 fn connection() -> std::io::Result<(TcpStream, TcpStream, FlowKey)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let near = TcpStream::connect(listener.local_addr()?)?;
@@ -45,7 +44,7 @@ fn small_bursts() -> Result<String, String> {
     match crate::tso_rtt_log() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok("as the rate has them".into()),
         Ok(0) => Ok("as the rate has them".into()),
-        // Writes the present value back, to test the right.
+        // Writes the present value back, to test the permission.
         Ok(log) => crate::set_tso_rtt_log(log)
             .map(|()| format!("net.ipv4.tcp_tso_rtt_log is {log}: an agent sets it to 0 while it runs"))
             .map_err(|error| format!("raised limits take effect late: {error}")),
@@ -63,7 +62,7 @@ fn list() -> Result<String, String> {
     }
 }
 
-/// Rate with which both ways of setting the option are tried.
+/// Rate with which both mechanisms that set the option are tried.
 const RATE: BitRate = BitRate::mbps(8);
 
 fn by_socket() -> Result<String, String> {

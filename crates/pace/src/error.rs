@@ -1,4 +1,4 @@
-//! Errors of limits, each with the thing that is missing and how to get it.
+//! Errors of limits, each with the missing right or kernel feature and how to get it.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::{FlowKey, Mechanism};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PaceError {
-    /// This host has no such connection (in the network namespace of the pacer).
+    /// The network namespace of the pacer has no such connection.
     NoSuchFlow {
         /// Addresses and ports of the flow.
         flow: FlowKey,
@@ -25,14 +25,14 @@ pub enum PaceError {
     },
     /// The mechanism cannot set this rate.
     Rate {
-        /// The wanted rate.
+        /// The requested rate.
         rate: BitRate,
-        /// The least that can be set.
+        /// Minimum rate.
         min: BitRate,
-        /// The most that can be set.
+        /// Maximum rate.
         max: BitRate,
     },
-    /// The maximum number of flows is limited already.
+    /// The maximum number of flows already have a limit.
     Full {
         /// The maximum.
         flows_max: usize,
@@ -69,7 +69,7 @@ impl StartError {
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "no rates by {}: cannot {}: {}", self.mechanism, self.step, self.error)?;
-        // These errors explain themselves; a list of needs adds nothing.
+        // These errors explain themselves; a list of requirements adds no information.
         match self.error.kind() {
             io::ErrorKind::NotFound if self.error.get_ref().is_some() => Ok(()),
             _ => write!(f, ": {}", self.fix()),
@@ -105,7 +105,7 @@ impl std::fmt::Display for PaceError {
             Self::Full { flows_max } => write!(f, "{flows_max} flows have limits, no more can: lift one"),
             Self::Refused { flow, mechanism, error } => {
                 write!(f, "flow {flow}: cannot set its rate by {mechanism}: {error}")?;
-                // The list of needs only helps a caller without the rights.
+                // The list of requirements helps only a caller without the rights.
                 match error.kind() {
                     io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
                         write!(f, ": {}", mechanism.needs())

@@ -1,15 +1,15 @@
-//! A process that operates on other programs' descriptors, so that this one never waits for a
-//! program.
+//! A helper process that operates on other programs' descriptors, so that this process never waits
+//! for another program.
 //!
-//! Closing a duplicate with close(2) takes as long as closing its file: a file on a user's file
-//! system (FUSE) closes when that file system has answered, a socket with `SO_LINGER` when its data
-//! has arrived, and a thread in this wait cannot even be killed. Programs may replace their socket
-//! by it between a check and the duplication. So a forked process without any other
-//! descriptor checks, duplicates, sets and closes, one task after the other. If the process does
-//! not answer in time, it is left behind and replaced. The user whose descriptor it touched is then
-//! *barred*: that user's processes are skipped until the forked process has ended, and for some
-//! time longer. A task takes a descriptor only if `/proc/PID/fd` shows the wanted socket, which
-//! makes all of this rare.
+//! Closing a duplicate with close(2) takes as long as closing its file. A file on a user's file
+//! system (FUSE) closes when that file system has answered; a socket with `SO_LINGER` closes when
+//! its data has arrived. A thread in this wait cannot even be killed. A program may replace its
+//! socket by a file of this kind between a check and the duplication. So a forked process without
+//! any other descriptor checks, duplicates, sets and closes, one task after the other. If the
+//! process does not answer in time, it is left behind and replaced. The user whose descriptor it
+//! touched is then *barred*: that user's processes are skipped until the forked process has ended,
+//! and for some time longer. A task takes a descriptor only if `/proc/PID/fd` shows the wanted
+//! socket, so all of this is rare.
 //!
 //! Source: fuse(4); socket(7), `SO_LINGER`; signal-safety(7) for permitted calls after a fork of a
 //! process with threads. Leaves out: finding the process of a socket (the module `owner`). Read
@@ -31,15 +31,16 @@ use anabranch_linux::socket_options as sys;
 
 /// Time limit of a task.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Time that a late task still bars its user after the task's process has ended.
+/// Time for which a user stays barred after the late process has ended.
 const BARRED_FOR: Duration = Duration::from_secs(10);
-/// Maximum number of processes left behind; at this number no socket is touched until one of them
-/// ends.
+/// Maximum number of processes left behind; at this number no socket is touched until one of the
+/// processes ends.
 const LEFT_BEHIND_MAX: usize = 4;
-/// Tasks that are handed over at once.
+/// Maximum number of tasks in one request.
 const BATCH: usize = 64;
 
-/// Location of another process's socket, with the properties that distinguish it from others.
+/// Location of another process's socket, with the properties that distinguish it from other
+/// sockets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SocketLocation {
     pub(crate) pid: Pid,
@@ -51,7 +52,7 @@ pub(crate) struct SocketLocation {
     pub(crate) user: u32,
 }
 
-/// Operation on a socket. Each returns the earlier value.
+/// Operation on a socket. Each operation returns the earlier value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// No change; returns the rate.
@@ -62,10 +63,10 @@ pub(crate) enum Change {
     Priority(u32),
 }
 
-/// A change of one socket.
+/// An operation on one socket.
 pub(crate) type Task = (SocketLocation, Change);
 
-/// Execution of a task in the process. It must not allocate memory or take a lock.
+/// Function that executes a task in the helper process. It must not allocate memory or take a lock.
 type Act = fn(&Task) -> Result<u64, Errno>;
 
 /// Changes other processes' sockets.
@@ -83,27 +84,27 @@ struct HelperProcess {
     socket: OwnedFd,
 }
 
-/// A process that was too late with a task.
+/// A helper process that did not complete a task in time.
 #[derive(Debug)]
 struct LateProcess {
     pid: Pid,
-    /// User of the process that it touched.
+    /// User of the process whose descriptor the task touched.
     user: u32,
     ended_at: Option<Instant>,
 }
 
 impl Helper {
-    /// Creates a helper, which starts a process when there is a task.
+    /// Creates a helper, which starts its process at the first task.
     pub(crate) fn new() -> Self {
         Self { act, patience: PATIENCE, running: None, left_behind: Vec::new() }
     }
 
     /// Executes these tasks in order. Returns the earlier value of each socket.
     ///
-    /// Errors: one for each task; `NotFound` if the socket is no longer there, `TimedOut` if its
-    /// program delays operations on its descriptors, or did so recently.
-    /// Cost: some ten system calls and two process switches for each; a quarter of a second more
-    /// for a late one.
+    /// Errors: one for each task. `NotFound` if the socket is no longer there; `TimedOut` if its
+    /// program delays operations on its descriptors, or recently did.
+    /// Cost: some ten system calls and two process switches for each task; a quarter of a second
+    /// more for a late task.
     pub(crate) fn carry_out(&mut self, tasks: &[Task]) -> Vec<io::Result<u64>> {
         self.see_to_left_behind();
         let mut results: Vec<Option<io::Result<u64>>> = tasks.iter().map(|_| None).collect();
@@ -121,7 +122,7 @@ impl Helper {
             for at in batch {
                 match answers.next() {
                     Some(answer) => results[at] = Some(answer),
-                    // Tasks after a late one go to the next process.
+                    // Tasks after a late one are given to the next process.
                     None => waiting.push_back(at),
                 }
             }
@@ -130,7 +131,7 @@ impl Helper {
         results.into_iter().map(|result| result.expect("each task was answered or refused")).collect()
     }
 
-    /// Reason for skipping this user's processes at present, if any.
+    /// Reason for skipping this user's processes at present; `None` if they are not skipped.
     fn refusal(&self, user: u32) -> Option<io::Error> {
         let is_barred = self.left_behind.iter().any(|left| left.user == user);
         let is_full =
@@ -138,7 +139,7 @@ impl Helper {
         (is_barred || is_full).then(|| late(user, is_barred))
     }
 
-    /// Answers for the first of these, one at least.
+    /// Hands a batch of tasks to the process. Returns results for the first of them, at least one.
     fn hand_over(&mut self, tasks: &[Task]) -> Vec<io::Result<u64>> {
         let Some(((place, _), _)) = tasks.split_first() else { return Vec::new() };
         if self.running.is_none() {
@@ -149,7 +150,8 @@ impl Helper {
         }
         let running = self.running.as_ref().expect("it was started");
         let request: Vec<u8> = tasks.iter().flat_map(encode).collect();
-        // All earlier requests were answered, so the socket has room for the whole request.
+        // All earlier requests were answered, so the socket's buffer has room for the whole
+        // request.
         let sent = send(&running.socket, &request, SendFlags::NOSIGNAL);
         if sent != Ok(request.len()) {
             self.running = None;
@@ -170,7 +172,7 @@ impl Helper {
                 }
                 Err(Errno::INTR) => {}
                 other => {
-                    // The helper was killed.
+                    // The helper process was killed.
                     self.end();
                     let error = other.err().unwrap_or(Errno::PIPE);
                     answers.push(Err(error.into()));
@@ -181,7 +183,7 @@ impl Helper {
         answers
     }
 
-    /// Forgets processes that ended long enough ago.
+    /// Removes processes that ended long enough ago from the list of late ones.
     fn see_to_left_behind(&mut self) {
         self.left_behind.retain_mut(|left| {
             if left.ended_at.is_none() && !matches!(waitpid(Some(left.pid), WaitOptions::NOHANG), Ok(None)) {
@@ -191,10 +193,10 @@ impl Helper {
         });
     }
 
-    /// Ends the process that waits for tasks.
+    /// Ends the running process.
     fn end(&mut self) {
         if let Some(HelperProcess { pid, socket }) = self.running.take() {
-            // The helper ends once the socket's other end is closed and its tasks are done.
+            // The process ends once the socket's other end is closed and its tasks are done.
             drop(socket);
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }
@@ -224,7 +226,7 @@ fn late(user: u32, is_barred: bool) -> io::Error {
 const REQUEST_BYTES: usize = 40;
 const REPLY_BYTES: usize = 12;
 
-/// Encodes a task for the process; both run the same program.
+/// Encodes a task for the helper process, which runs the same program.
 fn encode((place, change): &Task) -> [u8; REQUEST_BYTES] {
     let (kind, value) = match change {
         Change::ReadRate => (0u32, 0),
@@ -268,52 +270,52 @@ fn decode_reply(reply: &[u8; REPLY_BYTES]) -> io::Result<u64> {
     }
 }
 
-/// Starts a process that does tasks until the socket's other end is closed.
+/// Starts a process that executes tasks until the socket's other end is closed.
 fn start(act: Act, patience: Duration) -> io::Result<HelperProcess> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&ours, Timeout::Recv, Some(patience))?;
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are initialised by the calls before they are read.
+    // SAFETY: both signal sets are initialised by the calls before they are read.
     unsafe {
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
-        // The new process has this one's handlers, which are not to run in it.
+        // The new process has copies of this process's signal handlers, which must not run there.
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    // SAFETY: the child calls `serve` and nothing else, which allocates nothing, locks nothing and
-    // does not return (signal-safety(7)).
+    // SAFETY: the child only calls `serve`, which allocates no memory, takes no lock and does not
+    // return (signal-safety(7)).
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         serve(theirs.as_raw_fd(), act);
     }
     let error = io::Error::last_os_error();
-    // SAFETY: `before` is what the first call wrote.
+    // SAFETY: the first call has initialised `before`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     let pid = Pid::from_raw(pid).filter(|pid| pid.as_raw_pid() > 0).ok_or(error)?;
     Ok(HelperProcess { pid, socket: ours })
 }
 
-/// Ends the process at once, also where something panics.
+/// Ends the process immediately when dropped, also on a panic.
 struct Exit;
 
 impl Drop for Exit {
     fn drop(&mut self) {
-        // SAFETY: this process has nothing to clean up: everything belongs to its parent.
+        // SAFETY: this process has no state to clean up, because everything belongs to its parent.
         unsafe { libc::_exit(0) }
     }
 }
 
-/// Main loop of the process. Its memory is a copy of its parent's, in which any lock may be held,
-/// so nothing here allocates.
+/// Main loop of the helper process. Its memory is a copy of its parent's, in which any lock may be
+/// held, so this function never allocates memory.
 fn serve(socket: RawFd, act: Act) -> ! {
     let exit = Exit;
-    // SAFETY: these descriptors are this process's own, and nothing in it uses them.
+    // SAFETY: these descriptors belong to this process, and no code in it uses them.
     unsafe {
         // A separate process group, so that Ctrl-C does not end it before its parent.
         libc::setpgid(0, 0);
         libc::prctl(libc::PR_SET_NAME, c"pace-helper".as_ptr());
         for (first, last) in [(0, socket - 1), (socket + 1, RawFd::MAX)] {
-            // Before Linux 5.9 there is only this.
+            // Linux before 5.9 lacks close_range.
             if first <= last && libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
                 for fd in first..=last.min(65_535) {
                     libc::close(fd);
@@ -321,7 +323,7 @@ fn serve(socket: RawFd, act: Act) -> ! {
             }
         }
     }
-    // SAFETY: the parent's fork left it open here, and the loop above left it out.
+    // SAFETY: the parent's fork left the descriptor open here, and the loop above skipped it.
     let socket = unsafe { rustix::fd::BorrowedFd::borrow_raw(socket) };
     let mut request = [0; REQUEST_BYTES];
     while recv(socket, &mut request, RecvFlags::WAITALL).is_ok_and(|(length, _)| length == REQUEST_BYTES) {
@@ -341,7 +343,7 @@ fn serve(socket: RawFd, act: Act) -> ! {
     unreachable!("the process has ended");
 }
 
-/// Changes the socket if it is still there.
+/// Executes the operation if the socket is still at its location.
 fn act(task: &Task) -> Result<u64, Errno> {
     let (place, change) = task;
     if !is_there(place) {
@@ -350,7 +352,7 @@ fn act(task: &Task) -> Result<u64, Errno> {
     duplicate_and_change(place, change)
 }
 
-/// Checks that the descriptor is the wanted socket, as far as possible without touching it.
+/// Checks that the descriptor is the wanted socket, as far as possible without duplicating it.
 fn is_there(place: &SocketLocation) -> bool {
     let mut path = [0; 64];
     let mut rest = &mut path[..];
@@ -366,7 +368,7 @@ fn is_there(place: &SocketLocation) -> bool {
 fn duplicate_and_change(place: &SocketLocation, change: &Change) -> Result<u64, Errno> {
     let process = pidfd_open(place.pid, PidfdFlags::empty())?;
     let duplicate = pidfd_getfd(&process, place.fd, PidfdGetfdFlags::empty())?;
-    // Not a socket, or another one: the owner has closed ours and opened something else.
+    // Not a socket, or another one: the owner has closed ours, and the number was reused.
     if socket_cookie(&duplicate) != Ok(place.cookie) {
         return Err(Errno::NOENT);
     }
@@ -386,7 +388,7 @@ fn duplicate_and_change(place: &SocketLocation, change: &Change) -> Result<u64, 
     }
 }
 
-/// Parses `socket:[1234]`.
+/// Parses the inode in `socket:[1234]`.
 pub(crate) fn socket_inode(link: &str) -> Option<u32> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }

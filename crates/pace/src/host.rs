@@ -1,6 +1,6 @@
 //! This host's addresses, and the rate of its link.
 //!
-//! Leaves out: hosts with several links; the link of the default route counts as the only one. Read
+//! Leaves out: hosts with several links; only the link of the default route counts. Read
 //! [`addresses`] and [`link_rate`].
 
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use std::path::Path;
 use anabranch_linux::rtnetlink::Rtnetlink;
 use anabranch_units::BitRate;
 
-/// The addresses of this network namespace by which other hosts may reach it, in order: neither
-/// loopback nor link-local.
+/// Addresses in this network namespace at which other hosts may reach this host, in order. Loopback
+/// and link-local addresses are excluded.
 ///
 /// Errors: the system's.
 pub fn addresses() -> io::Result<Vec<IpAddr>> {
@@ -55,10 +55,10 @@ impl std::fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
-/// The rate for TCP's data, as limits count it, of the link that the default route leads over, from
-/// the rate and the longest packet that its device states.
+/// Rate of the link of the default route, for TCP's data as limits count it. Computed from the rate
+/// and the MTU that the device reports.
 ///
-/// Errors: no default route; a device that states no rate, as virtual ones often do not.
+/// Errors: no default route; a device that reports no rate, as is common for virtual devices.
 pub fn link_rate() -> Result<BitRate, LinkError> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let device = default_device(&read("/proc/self/net/route"))
@@ -71,11 +71,11 @@ pub fn link_rate() -> Result<BitRate, LinkError> {
     mbps.map(|mbps| for_data(BitRate::mbps(mbps), mtu_bytes)).ok_or(LinkError::Unknown { device })
 }
 
-/// Ethernet's.
+/// MTU of Ethernet.
 const MTU_BYTES: u64 = 1_500;
 /// Header bytes of a packet: IPv4, and TCP with timestamps.
 const HEADER_BYTES: u64 = 20 + 32;
-/// Around a packet on Ethernet: preamble, header, checksum, gap.
+/// Bytes around a packet on Ethernet: preamble, header, checksum, gap.
 const FRAMING_BYTES: u64 = 8 + 14 + 4 + 12;
 
 fn for_data(link: BitRate, mtu_bytes: u64) -> BitRate {
@@ -84,8 +84,8 @@ fn for_data(link: BitRate, mtu_bytes: u64) -> BitRate {
     BitRate::bps(bps as u64)
 }
 
-/// Parses lines of `/proc/net/route`: the device, destination, gateway, flags, two counts, metric
-/// and mask.
+/// Finds the device of the default route in lines of `/proc/net/route`: device, destination,
+/// gateway, flags, two counts, metric and mask.
 fn default_device(routes: &str) -> Option<String> {
     let defaults = routes.lines().skip(1).filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -95,8 +95,8 @@ fn default_device(routes: &str) -> Option<String> {
     defaults.min().map(|(_, device)| device.to_owned())
 }
 
-/// Parses lines of `/proc/net/ipv6_route`: destination and its length, source and its length,
-/// gateway, metric, three counts and flags, the device.
+/// Finds the device of the default route in lines of `/proc/net/ipv6_route`: destination and its
+/// length, source and its length, gateway, metric, three counts and flags, device.
 fn default_device_v6(routes: &str) -> Option<String> {
     let defaults = routes.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn default_route_of_least_metric_names_the_device() {
+    fn default_route_with_least_metric_selects_the_device() {
         let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
             wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
             eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_and_framing_are_taken_off_a_links_rate() {
+    fn link_rate_excludes_headers_and_framing() {
         assert_eq!(for_data(BitRate::gbps(10), 1_500), BitRate::bps(9_414_824_447));
         assert_eq!(for_data(BitRate::gbps(10), 9_000), BitRate::bps(9_900_420_447));
         assert_eq!(for_data(BitRate::gbps(10), 10), BitRate::bps(0));

@@ -1,23 +1,25 @@
-//! Rate limits by HTB: one class for each flow on one device, with packets steered to it.
+//! Rate limits by HTB: one class for each flow on one device, to which the flow's packets are
+//! steered.
 //!
-//! This is Flow Chasing's method (section 5.2) without its kernel module. A flow's packets find
-//! their class by the socket's `SO_PRIORITY`, which HTB reads first (tc-htb(8)), if its descriptor
-//! can be duplicated, and else by a u32 filter on addresses and ports. HTB queues packets instead
-//! of slowing TCP down, so it is the last choice. It is the only mechanism that counts all bytes on
-//! the wire, link headers included. A packet without a class passes as if there were no HTB.
+//! This is Flow Chasing's method (section 5.2) without its kernel module. If the socket's
+//! descriptor can be duplicated, the socket's `SO_PRIORITY` selects the class, which HTB reads
+//! first (tc-htb(8)). Otherwise a u32 filter on addresses and ports selects it. HTB queues packets
+//! instead of slowing TCP down, so it is the last choice. It is the only mechanism that counts all
+//! bytes on the wire, link headers included. A packet without a class passes as if there were no
+//! HTB.
 //!
-//! Changes go to the kernel over rtnetlink(7), many in one datagram. Filters are matched one after
-//! the other for every packet, so hundreds of flows without descriptors cost time.
+//! Changes are sent to the kernel over rtnetlink(7), many in one datagram. Filters are matched one
+//! after the other for every packet, so hundreds of flows without descriptors cost time.
 //!
-//! A qdisc of this module is recognised by its handle and an unusual default class: the next start
-//! on the device removes the qdisc that a killed process has left. A root qdisc of another program
-//! is never touched, nor the qdisc of a living pacer: the pacer also holds the name of a socket,
-//! which the kernel frees when the process dies. A killed process leaves priorities on sockets,
-//! too; without classes they have little effect.
+//! A qdisc of this module is recognised by its handle and an unusual default class. The next start
+//! on the device removes a qdisc that a killed process has left. A root qdisc of another program is
+//! never touched, and neither is the qdisc of a living pacer. To show that it is alive, a pacer
+//! also holds the name of a socket, which the kernel frees when the process dies. A killed process
+//! leaves priorities on sockets, too; without classes they have little effect.
 //!
-//! Leaves out: further connections of the same addresses, which a filter cannot distinguish, until
-//! the limit is lifted; ingress, several devices, borrowing between flows, filters on `mark` (a
-//! kernel without `CONFIG_CLS_U32_MARK` accepts them and matches everything). Read [`HtbPacer`].
+//! Leaves out: further connections with the same addresses, which a filter cannot distinguish until
+//! the limit is lifted; ingress; several devices; borrowing between flows; filters on `mark` (a
+//! kernel without `CONFIG_CLS_U32_MARK` accepts them and matches every packet). Read [`HtbPacer`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,12 +42,12 @@ use crate::limit::canonical;
 use crate::owner::Sockets;
 use crate::{Connection, FlowKey, Limit, Mechanism, PaceError, StartError};
 
-/// The major number of our qdisc.
+/// Major number of our qdisc.
 const MAJOR: u16 = 0xab0a;
-/// Default class, which never exists: unsteered packets are not shaped, and the qdisc is recognised
-/// as ours.
+/// Default class, which never exists. So packets without a class are not shaped, and the qdisc is
+/// recognised as ours.
 const DEFAULT_CLASS: u32 = 0xfa1e;
-/// Minor numbers that classes may have.
+/// Upper bound of the minor numbers of classes.
 const CLASSES_MAX: u16 = 0x7fff;
 
 const TCA_HTB_PARMS: u16 = 1;
@@ -54,34 +56,34 @@ const TCA_HTB_RATE64: u16 = 6;
 const TCA_HTB_CEIL64: u16 = 7;
 /// Interface version that HTB checks, from include/uapi/linux/pkt_sched.h.
 const HTB_VERSION: u32 = 3;
-/// Saves the tables of rates that older tools computed.
+/// Link layer for which the kernel needs no rate tables, which older tools computed.
 const LINKLAYER_ETHERNET: u8 = 1;
 
 const ETH_P_IP: u16 = 0x0800;
 const ETH_P_IPV6: u16 = 0x86dd;
 
-/// Method by which a flow's packets find their class.
+/// Method that assigns a flow's packets to their class.
 #[derive(Copy, Clone, Debug)]
 enum Steering {
-    /// The socket's priority; `before` is the priority that it had.
+    /// The socket's priority; `before` is the socket's earlier priority.
     Priority { place: SocketLocation, before: u32 },
-    /// A filter, whose preference is the class's minor number.
+    /// A u32 filter, whose preference is the class's minor number.
     Filter,
 }
 
 #[derive(Debug)]
 struct Class {
-    /// Cookie of the only socket that the limit is for.
+    /// Cookie of the only socket to which the limit applies; `None` for any socket of the flow.
     cookie: Option<u64>,
     minor: u16,
     rate: BitRate,
     steering: Steering,
 }
 
-/// Holds flows that leave by one device to rates, by an HTB class for each.
+/// Limits the rates of flows that leave through one device, by an HTB class for each flow.
 ///
-/// Dropping it takes its qdisc off the device, with all classes, and gives sockets their priorities
-/// back.
+/// Dropping the pacer removes its qdisc from the device, with all classes, and restores the
+/// sockets' priorities.
 #[derive(Debug)]
 pub struct HtbPacer {
     netlink: Netlink,
@@ -89,7 +91,7 @@ pub struct HtbPacer {
     helper: Helper,
     device: i32,
     classes: BTreeMap<FlowKey, Class>,
-    /// Minor numbers that are free again; above `next` all are.
+    /// Minor numbers below `next` that are free again.
     free: Vec<u16>,
     next: u16,
     _only_one: UnixListener,
@@ -99,15 +101,16 @@ impl HtbPacer {
     /// Creates a pacer on this device of the thread's network namespace, replacing the device's
     /// default qdisc.
     ///
-    /// Errors: a missing or refused kernel feature, with the step: a root qdisc that is not ours,
+    /// Errors: a missing or refused kernel feature, with the step; a root qdisc that is not ours;
     /// another pacer on the device.
     pub fn new(device: &str) -> Result<Self, StartError> {
-        // Before anything is changed: from then on, only a pacer that is dropped cleans up.
+        // Created before any change of the device: from then on, only a pacer that is dropped
+        // undoes the changes.
         let sockets = Sockets::new().map_err(failed("list flows"))?;
         let (mut netlink, device, only_one) = take(device)?;
         clear_leftover(&mut netlink, device)?;
-        // The kernel accepts this only for a default qdisc; to replace another qdisc it would need
-        // a flag.
+        // The kernel accepts these flags only if the device has its default qdisc; another qdisc
+        // stays.
         let mut qdisc = root(device);
         qdisc.attributes = kind("htb", vec![(TCA_HTB_INIT, global_options())]);
         let add = RouteNetlinkMessage::NewQueueDiscipline(qdisc);
@@ -127,7 +130,7 @@ impl HtbPacer {
             next: 1,
             _only_one: only_one,
         };
-        // A kernel without u32 should fail here, at the start.
+        // A kernel without u32 filters fails here, at the start.
         let probe = FlowKey::new(SocketAddr::from(([0, 0, 0, 0], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
         for request in [pacer.add_filter(probe, CLASSES_MAX), pacer.delete_filter(probe, CLASSES_MAX)] {
             let tried = pacer.netlink.change(request.0, request.1);
@@ -145,12 +148,12 @@ impl HtbPacer {
         clear_leftover(&mut netlink, device)
     }
 
-    /// Sets these limits in order. Returns the result for each. A flow need not exist yet.
+    /// Sets these limits in order, and returns the result for each. A flow need not exist yet.
     ///
     /// Lifting a limit drops the packets in the class; TCP retransmits them.
-    /// Errors: one for each flow; a failed flow does not affect the others.
-    /// Cost: one message of a shared datagram for each known flow; finding new ones costs one pass
-    /// over `/proc` for all of them together.
+    /// Errors: one for each flow; a failed flow does not affect other flows.
+    /// Cost: one message of a shared datagram for each known flow; one pass over `/proc` for all
+    /// new flows together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
         let changes = canonical(changes);
         let is_new = |(c, limit): &&(Connection, Limit)| *limit != Limit::None && !self.is_known(*c);
@@ -182,7 +185,7 @@ impl HtbPacer {
                 }
             }
         }
-        // A flow that could not be given all that it needs is given nothing.
+        // A flow for which one request failed gets no class and no filter.
         let mut undo = Vec::new();
         for ((connection, _), result) in changes.iter().zip(&results) {
             if result.is_err() && new.contains(connection) {
@@ -193,7 +196,7 @@ impl HtbPacer {
         results
     }
 
-    /// The flows that have limits, and which.
+    /// The flows with a limit, each with its rate.
     pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate)> {
         self.classes.iter().map(|(flow, class)| (*flow, class.rate))
     }
@@ -203,7 +206,7 @@ impl HtbPacer {
         self.classes.get(&connection.flow).is_some_and(|class| connection.may_be(class.cookie))
     }
 
-    /// Removes a flow's class. Returns the requests to the kernel.
+    /// Removes a flow's class. Returns the requests for the kernel.
     fn lift(&mut self, flow: FlowKey) -> Vec<(RouteNetlinkMessage, u16)> {
         let Some(class) = self.classes.remove(&flow) else { return Vec::new() };
         let mut requests = Vec::new();
@@ -216,7 +219,7 @@ impl HtbPacer {
         requests
     }
 
-    /// Steers the flow. Returns the requests to the kernel.
+    /// Sets up or changes a flow's class and steering. Returns the requests for the kernel.
     fn plan(
         &mut self,
         connection: Connection,
@@ -233,7 +236,7 @@ impl HtbPacer {
             let minor = class.minor;
             return Ok(vec![self.set_class(minor, bytes, 0)]);
         }
-        // An earlier connection of the same addresses has gone.
+        // An earlier connection with the same addresses has ended.
         let mut requests = self.lift(flow);
         let full = PaceError::Full { flows_max: usize::from(CLASSES_MAX) - 1 };
         let minor = match self.free.pop() {
@@ -256,13 +259,13 @@ impl HtbPacer {
         Ok(requests)
     }
 
-    /// Steers the socket's packets to this class; `None` if that is not possible.
+    /// Steers the socket's packets to this class; `None` if the socket's priority cannot be set.
     fn steer(&mut self, place: SocketLocation, minor: u16) -> Option<Steering> {
         let before = self.set_priority(place, TcHandle { major: MAJOR, minor }.into())?;
         Some(Steering::Priority { place, before })
     }
 
-    /// Restores a socket's priority, wherever the socket is now; a closed socket needs no change.
+    /// Restores a socket's priority, also if the socket has moved; a closed socket needs no change.
     fn restore(&mut self, flow: FlowKey, place: SocketLocation, before: u32) {
         if self.set_priority(place, before).is_none() {
             let connection = Connection { flow, cookie: Some(place.cookie) };
@@ -271,7 +274,7 @@ impl HtbPacer {
         }
     }
 
-    /// Returns the earlier priority; `None` if it could not be set.
+    /// Sets a socket's priority. Returns the earlier priority; `None` if it could not be set.
     fn set_priority(&mut self, place: SocketLocation, priority: u32) -> Option<u32> {
         let answer = self.helper.carry_out(&[(place, Change::Priority(priority))]).pop()?;
         u32::try_from(answer.ok()?).ok()
@@ -331,7 +334,8 @@ fn failed(step: &'static str) -> impl Fn(io::Error) -> StartError {
     move |error| StartError { mechanism: Mechanism::Htb, step, error }
 }
 
-/// Opens a handle to change this device, its number, and the lock that keeps other pacers off.
+/// Opens a netlink handle for this device. Also returns the device's index, and the lock that
+/// excludes other pacers.
 fn take(device: &str) -> Result<(Netlink, i32, UnixListener), StartError> {
     let index = Rtnetlink::open().and_then(|mut rtnetlink| rtnetlink.index_of(device));
     let index = index.map_err(|error| failed("find the device")(error.into()))?;
@@ -351,7 +355,7 @@ fn clear_leftover(netlink: &mut Netlink, device: i32) -> Result<bool, StartError
     Ok(is_there)
 }
 
-/// A name in this network namespace that only one process can hold, and only while it lives.
+/// Takes a name in this network namespace that only one living process can hold.
 fn claim(device: u32) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&UnixAddr::from_abstract_name(format!("anabranch-pace-htb-{device}"))?)
 }
@@ -384,7 +388,7 @@ fn is_ours(qdisc: &TcMessage) -> bool {
         && default_class == Some(DEFAULT_CLASS)
 }
 
-/// Our root qdisc on this device.
+/// The message for our root qdisc on this device.
 fn root(device: i32) -> TcMessage {
     let mut qdisc = TcMessage::with_index(device);
     qdisc.header.parent = TcHandle::ROOT;
@@ -397,28 +401,24 @@ fn kind(name: &str, options: Vec<(u16, Vec<u8>)>) -> Vec<TcAttribute> {
     vec![TcAttribute::Kind(name.into()), TcAttribute::Options(options.collect())]
 }
 
-/// A `tc_htb_glob`: version, divisor for quanta, default class, debug, packets not shaped.
+/// A `tc_htb_glob`: version, divisor for quanta, default class, debug, count of unshaped packets.
 fn global_options() -> Vec<u8> {
     [HTB_VERSION, 10, DEFAULT_CLASS, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// Maximum burst: the data of this time, plus a packet.
-///
-/// Units: nanoseconds; bytes.
+/// Duration of the maximum burst, in nanoseconds; one packet, in bytes, is added.
 const BURST_NS: u64 = 2_000_000;
 const BURST_PACKET_BYTES: u64 = 1_600;
-/// Bytes that a class may send at its turn; without effect when no class borrows, but required by
-/// HTB.
-///
-/// Units: bytes.
+/// Bytes that a class may send at its turn. HTB requires the value, but it has no effect as no
+/// class borrows.
 const QUANTUM_BYTES: u32 = 60_000;
 
-/// Encodes a `tc_htb_opt`, with rates beyond 32 bits beside it.
+/// Encodes a `tc_htb_opt`; rates beyond 32 bits are separate attributes.
 fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
     let rate = u32::try_from(bytes_per_second).unwrap_or(u32::MAX);
     let mut spec = vec![0, LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0];
     spec.extend(rate.to_ne_bytes());
-    // In units of the scheduler's ticks of 64 ns.
+    // In the scheduler's ticks of 64 ns.
     let packet_ns = BURST_PACKET_BYTES * 1_000_000_000 / bytes_per_second.max(1);
     let ticks = u32::try_from((BURST_NS + packet_ns) >> 6).unwrap_or(u32::MAX);
     let mut options = [spec.clone(), spec].concat();
@@ -431,7 +431,7 @@ fn class_options(bytes_per_second: u64) -> Vec<(u16, Vec<u8>)> {
     all
 }
 
-/// Matches the packets that the flow sends: TCP right after the IP header, without options or
+/// Matches the packets that the flow sends, if TCP follows the IP header without options or
 /// extension headers.
 fn selector(flow: FlowKey) -> TcU32Selector {
     let mut keys = Vec::new();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_beyond_32_bits_get_fields_of_their_own() {
+    fn rates_beyond_32_bits_use_separate_attributes() {
         assert_eq!(class_options(u64::from(u32::MAX) - 1).len(), 1);
         let wide = class_options(u64::from(u32::MAX));
         assert_eq!(wide.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 6, 7]);

@@ -1,26 +1,25 @@
-//! TCP flows of this host: progress of each, and rate limits that the kernel enforces on any
-//! program's flows.
+//! TCP flows of this host: the progress of each flow, and rate limits that the kernel enforces on
+//! any program's flows.
 //!
-//! This is the host's part of a shuffle's enforcement (Flow Chasing, section 5.2): an agent uses it
-//! to hold flows to a coordinator's rates. This crate knows neither of them.
+//! This is the host's part of a shuffle's enforcement (Flow Chasing, section 5.2): an agent uses
+//! the crate to limit flows to a coordinator's rates. The crate itself depends on neither.
 //!
-//! - **Flows.** A [`FlowKey`] is a 5-tuple of the reader's or pacer's network namespace; the
+//! - **Flows.** A [`FlowKey`] is a 5-tuple in the reader's or pacer's network namespace; the
 //!   protocol is TCP.
 //! - **Listing.** [`FlowReader`] lists the flows with the bytes that each has sent.
 //! - **The host.** [`addresses`] returns the host's addresses, [`link_rate`] the rate of its link.
-//! - **Bursts.** [`set_tso_rtt_log`] keeps them small, so that a raised limit takes effect soon.
-//! - **Limits.** A limit applies to a flow or, with a socket's cookie, to that [`Connection`] alone
+//! - **Bursts.** [`set_tso_rtt_log`] makes bursts small, so that a raised limit takes effect soon.
+//! - **Limits.** A limit applies to a flow or, with a socket's cookie, only to that [`Connection`]
 //!   and to no later one with the same addresses. [`SocketPacer`] sets `SO_MAX_PACING_RATE` on a
 //!   duplicate of the owner's descriptor, in a separate process that no program can delay for long.
 //!   [`BpfPacer`] makes the kernel set the same option, also on flows of inaccessible programs and
 //!   on future flows. [`HtbPacer`] shapes packets that leave through a device. Lifting a limit
-//!   restores the flow's earlier rate, and so does dropping the pacer. [`Pacer`] picks a working
-//!   mechanism for each flow, and names it; [`doctor`] lists the mechanisms that work on this
-//!   machine.
+//!   restores the flow's earlier rate, and so does dropping the pacer. [`Pacer`] selects a working
+//!   mechanism for each flow, and returns its name. [`doctor`] lists the mechanisms that work on
+//!   this machine.
 //!
-//! Time of a change of one flow's rate, among 400 idle flows (`cargo xtask bench pace` in a
-//! development build, on two shared cores of a virtual machine with Linux 6.18; the best of 20
-//! rounds):
+//! Time to change one flow's rate, among 400 idle flows (`cargo xtask bench pace` in a development
+//! build, on two shared cores of a virtual machine with Linux 6.18; the best of 20 rounds):
 //!
 //! | mechanism | first, of 400 together | again, of 400 together | again, alone |
 //! | --- | --- | --- | --- |
@@ -31,8 +30,8 @@
 //! A listing takes 4 us for each flow. So a coordinator's changes are best applied in batches, as
 //! in [`Pacer::set`].
 //!
-//! Differs: Flow Chasing marks packets in a kernel module and shapes them by HTB; here TCP's own
-//! pacing holds the rate where possible, which needs no queue and no module.
+//! Differs: Flow Chasing marks packets in a kernel module and shapes them by HTB. Here TCP's own
+//! pacing enforces the rate if possible, without a queue and without a module.
 //!
 //! Linux only. Read [`FlowKey`], [`FlowReader`] and [`Pacer`] first.
 //!
@@ -88,15 +87,15 @@ pub fn exercise_btf(bytes: &[u8]) -> bool {
     bpf::exercise_btf(bytes)
 }
 
-/// Most flows that can have limits at a time.
+/// Maximum number of flows with a limit at the same time.
 pub const FLOWS_MAX: usize = 65_536;
 
-/// A mechanism that holds a flow to its rate.
+/// A mechanism that limits a flow to its rate.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mechanism {
-    /// `SO_MAX_PACING_RATE` on its socket, by a duplicate of the owner's descriptor.
+    /// `SO_MAX_PACING_RATE` on the flow's socket, through a duplicate of the owner's descriptor.
     Socket,
-    /// The same option, set by a BPF program in the kernel.
+    /// `SO_MAX_PACING_RATE`, set by a BPF program in the kernel.
     Bpf,
     /// A separate class in an HTB qdisc.
     Htb,

@@ -1,4 +1,4 @@
-//! The limit of a flow: a rate, or none of ours.
+//! The limit of a flow: a rate, or no limit of this crate.
 //!
 //! Read [`Limit`].
 
@@ -11,16 +11,16 @@ use crate::{Connection, PaceError};
 pub enum Limit {
     /// Maximum rate.
     ///
-    /// Units: bits per second of TCP's data; the [`crate::Mechanism`] decides whether headers
-    /// count.
+    /// Units: bits per second of TCP's data; whether headers count depends on the
+    /// [`crate::Mechanism`].
     Rate(BitRate),
-    /// The earlier rate, from before any limit of ours.
+    /// No limit of this crate: the flow gets back the rate that it had before.
     None,
 }
 
 impl Limit {
-    /// The least rate that can be set: at less, a full segment takes longer than the 1.5 s after
-    /// which most people would call the flow stopped.
+    /// Minimum rate: at a lower rate, a full segment takes longer than 1.5 s, and the flow would
+    /// appear stopped.
     pub const RATE_MIN: BitRate = BitRate::bps(8_000);
 
     /// The limit in whole bytes per second for the kernel; `None` for no limit.
@@ -41,7 +41,7 @@ impl Limit {
     }
 }
 
-/// These changes with each flow's canonical name, by which limits are kept.
+/// Converts the flows of these changes to canonical names, under which limits are stored.
 pub fn canonical<C: Into<Connection> + Copy>(changes: &[(C, Limit)]) -> Vec<(Connection, Limit)> {
     let change = |(connection, limit): &(C, Limit)| {
         let Connection { flow, cookie } = (*connection).into();
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_accepted_at_both_bounds_only() {
+    fn rates_are_accepted_only_within_their_bounds() {
         let bytes = |bps| Limit::Rate(BitRate::bps(bps)).bytes_per_second(u64::from(u32::MAX) - 1).ok();
         assert_eq!(bytes(8_000), Some(Some(1_000)));
         assert_eq!(bytes(7_999), None);

@@ -1,13 +1,13 @@
-//! Finding the process that holds a flow's socket.
+//! Search for the process that holds a flow's socket.
 //!
-//! sock_diag(7) gives the inode of a flow's socket, and the links in `/proc/PID/fd`
-//! (proc_pid_fd(5)) the process with the socket open. pidfd_getfd(2) duplicates the descriptor,
-//! which needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
+//! sock_diag(7) returns the inode of a flow's socket; the links in `/proc/PID/fd` (proc_pid_fd(5))
+//! show the process that has this socket open. pidfd_getfd(2) duplicates the descriptor, which
+//! needs the right to trace that process (ptrace(2): `PTRACE_MODE_ATTACH_REALCREDS`).
 //!
 //! A duplicate is never kept: while it is open, the owner's close(2) would not end the connection.
-//! Only the socket's location is kept ([`SocketLocation`]); a descriptor found there counts as the
-//! flow's only if it has the same inode and cookie (`SO_COOKIE`), which no two sockets of one boot
-//! share. The module `helper` duplicates.
+//! Only the socket's location is kept ([`SocketLocation`]). A descriptor found there is accepted
+//! only if it has the same inode and the same cookie (`SO_COOKIE`), which is unique since boot. The
+//! module `helper` duplicates.
 //!
 //! Leaves out: sockets that no process has open any more (the kernel still sends their data). Read
 //! [`Sockets`].
@@ -25,7 +25,7 @@ use crate::{Connection, FlowReader, PaceError};
 #[derive(Debug)]
 pub(crate) struct Sockets {
     reader: FlowReader,
-    /// Recent owners of sockets: a process with one flow often has the next.
+    /// Recent owners of sockets: a process with one flow often has the next one, too.
     owners: Vec<Pid>,
 }
 
@@ -36,8 +36,9 @@ impl Sockets {
 
     /// Finds the location of each connection's socket.
     ///
-    /// Cost: a lookup in the kernel's table for each flow, and for all flows together one pass over
-    /// the descriptors of the recent owners, and then, if some are still missing, of all processes.
+    /// Cost: a lookup in the kernel's table for each flow, and one pass over the descriptors of the
+    /// recent owners for all flows together. If sockets are still missing, one pass over the
+    /// descriptors of all processes.
     pub(crate) fn find(&mut self, wanted: &[Connection]) -> Vec<Result<SocketLocation, PaceError>> {
         let mut look = |connection: &Connection| {
             let found = self.reader.find(connection.flow)?;
@@ -102,7 +103,7 @@ enum InspectionResult {
     Hidden,
 }
 
-/// Moves the sockets of `missing` that this process holds to `found`.
+/// Moves the sockets that this process holds from `missing` to `found`.
 fn look_through(
     pid: Pid,
     missing: &mut BTreeSet<u32>,
@@ -130,13 +131,13 @@ fn look_through(
     if missing.len() < before { InspectionResult::Found } else { InspectionResult::Nothing }
 }
 
-/// The process's real user; root if the process has ended meanwhile.
+/// The process's real user; root if the process has ended.
 fn user(pid: Pid) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
     real_user(&status).unwrap_or(0)
 }
 
-/// Parses the text of `/proc/PID/status` (proc_pid_status(5)).
+/// Reads the real user from the text of `/proc/PID/status` (proc_pid_status(5)).
 fn real_user(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
@@ -153,7 +154,7 @@ mod tests {
         }
     }
     #[test]
-    fn first_user_of_a_process_is_the_real_one() {
+    fn first_user_in_process_status_is_the_real_user() {
         assert_eq!(real_user("Name:\tx\nUid:\t1000\t0\t0\t0\nGid:\t7\t7\t7\t7\n"), Some(1000));
         assert_eq!(real_user("Name:\tUid:\n"), None);
     }

@@ -1,9 +1,10 @@
-//! One pacer for all flows, with a suitable mechanism for each.
+//! One pacer for all flows, which selects a suitable mechanism for each flow.
 //!
-//! Order of choice: the flow's own socket (immediate, nothing between TCP and the wire, nothing
-//! left in the kernel); BPF, if the socket is inaccessible or does not exist yet; HTB on a named
-//! device as the last. A flow stays with its mechanism until that fails: then the next takes over,
-//! and the first lets go. A mechanism that cannot let go keeps the flow. After its program has
+//! The mechanisms are tried in this order. First the flow's own socket, which takes effect
+//! immediately, adds no queue between TCP and the wire, and leaves no state in the kernel. Then
+//! BPF, if the socket is inaccessible or does not exist yet. Last HTB, on a named device. A flow
+//! stays with its mechanism until that fails: then the next mechanism takes over, and the first
+//! releases the flow. A mechanism that cannot release the flow keeps it. After its program has
 //! closed a socket, BPF changes and lifts its limit while the kernel sends the remaining data.
 //!
 //! Read [`Pacer`] and [`PacerOptions`].
@@ -24,23 +25,23 @@ pub struct PacerOptions {
     pub socket: bool,
     /// True if BPF programs may be loaded.
     pub bpf: bool,
-    /// The cgroup whose programs' connections BPF looks at as they open; `None` is the root, so
-    /// all.
+    /// The cgroup whose programs' connections get BPF limits when they open; `None` is the root
+    /// cgroup, which contains all programs.
     pub cgroup: Option<PathBuf>,
     /// The device whose default qdisc may be replaced by HTB; `None` uses no HTB.
     pub device: Option<String>,
 }
 
 impl Default for PacerOptions {
-    /// Sockets and BPF in the root cgroup; no HTB.
+    /// Permits sockets and BPF in the root cgroup, and no HTB.
     fn default() -> Self {
         Self { socket: true, bpf: true, cgroup: None, device: None }
     }
 }
 
-/// Holds this host's flows to rates, each by the first mechanism that can.
+/// Limits this host's flows to rates, each flow by the first mechanism that works.
 ///
-/// Dropping it lifts every limit that it set.
+/// Dropping the pacer lifts every limit that it set.
 #[derive(Debug)]
 pub struct Pacer {
     socket: Option<SocketPacer>,
@@ -50,21 +51,21 @@ pub struct Pacer {
     used: BTreeMap<FlowKey, FlowLimit>,
 }
 
-/// Mechanism of a limited flow.
+/// Limit of a flow, with its mechanism.
 #[derive(Copy, Clone, Debug)]
 struct FlowLimit {
     mechanism: Mechanism,
     rate: BitRate,
-    /// Cookie of the only socket that the limit is for.
+    /// Cookie of the only socket to which the limit applies; `None` for any socket of the flow.
     cookie: Option<u64>,
 }
 
 impl Pacer {
     /// Creates a pacer for the network namespace of this thread.
     ///
-    /// A mechanism that does not work here is no error if another one does: [`Pacer::missing`]
-    /// lists it with the reason.
-    /// Errors: the reason of the last permitted mechanism, if none works.
+    /// A mechanism that does not work here is no error if another mechanism works:
+    /// [`Pacer::missing`] lists it with the reason.
+    /// Errors: the reasons of all permitted mechanisms, if none works.
     pub fn new(options: &PacerOptions) -> Result<Self, NoMechanism> {
         let mut missing = Vec::new();
         let mut keep = |error| missing.push(error);
@@ -88,15 +89,15 @@ impl Pacer {
         &self.missing
     }
 
-    /// Sets these limits in order. Returns the mechanism of each, also of a lifted limit; `None`
-    /// for a flow that had no limit and needs none.
+    /// Sets these limits in order. Returns the mechanism of each limit, also of a lifted one;
+    /// `None` for a flow that had no limit and needs none.
     ///
-    /// A flow need not exist yet, unless sockets are the only mechanism. So an ended flow gets a
-    /// limit, too, and counts towards [`crate::FLOWS_MAX`] until the limit is lifted
+    /// A flow need not exist yet, unless sockets are the only mechanism. So a flow that has ended
+    /// also gets a limit, which counts towards [`crate::FLOWS_MAX`] until it is lifted
     /// ([`Pacer::retain`]). A limit for a [`Connection`] with a cookie applies to no other
-    /// connection, and replaces the limit of an earlier connection with its addresses.
-    /// Errors: one for each flow, from the last mechanism tried; a failed flow does not affect the
-    /// others.
+    /// connection. It replaces the limit of an earlier connection with the same addresses.
+    /// Errors: one for each flow, from the last mechanism tried; a failed flow does not affect
+    /// other flows.
     pub fn set<C: Into<Connection> + Copy>(
         &mut self,
         changes: &[(C, Limit)],
@@ -114,11 +115,12 @@ impl Pacer {
             if !self.has(mechanism) {
                 continue;
             }
-            // Lifting is for the mechanism that holds the flow, a rate also for those after it.
+            // Only the mechanism that holds the flow lifts its limit; a rate may also be set by
+            // later mechanisms.
             let mine = |i: &usize| match (held[*i], changes[*i].1) {
-                // A rate out of range is that for all of them.
+                // A rate out of range for one mechanism is not tried with the next.
                 _ if matches!(results[*i], Some(Ok(_) | Err(PaceError::Rate { .. }))) => false,
-                // A connection that has ended does not return.
+                // A connection that has ended is not tried again.
                 _ if changes[*i].0.cookie.is_some()
                     && matches!(results[*i], Some(Err(PaceError::NoSuchFlow { .. }))) =>
                 {
@@ -149,9 +151,9 @@ impl Pacer {
         results.into_iter().map(|result| result.unwrap_or_else(unused)).collect()
     }
 
-    /// Adopts the limit that a killed pacer has left on this connection's socket: it stays in
-    /// force, and lifting it restores the flow's rate from before it, `None` for no limit. Without
-    /// this call, the pacer would take the leftover limit for the earlier rate.
+    /// Adopts the limit that a killed pacer has left on this connection's socket. The limit stays
+    /// in force, and lifting it restores `before`, the rate from before the limit; `None` means no
+    /// limit. Without this call, the pacer would take the leftover limit for the earlier rate.
     ///
     /// Errors: as [`Pacer::set`].
     pub fn adopt(
@@ -179,12 +181,12 @@ impl Pacer {
         result
     }
 
-    /// Mechanism of this flow; `None` if it has no limit of ours.
+    /// Mechanism of this flow's limit; `None` if the flow has no limit of this pacer.
     pub fn mechanism(&self, flow: FlowKey) -> Option<Mechanism> {
         self.used.get(&flow.canonical()).map(|used| used.mechanism)
     }
 
-    /// Mechanism of this connection.
+    /// Mechanism of this connection's limit.
     fn held(&self, connection: Connection) -> Option<Mechanism> {
         self.mechanism(connection.flow).filter(|_| !self.is_anothers(connection))
     }
@@ -194,7 +196,7 @@ impl Pacer {
         self.used.get(&connection.flow).is_some_and(|used| !connection.may_be(used.cookie))
     }
 
-    /// The flows that have limits, which, and by which mechanism.
+    /// The flows with a limit: each with its rate and its mechanism.
     pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate, Mechanism)> {
         self.used.iter().map(|(flow, used)| (*flow, used.rate, used.mechanism))
     }
@@ -229,7 +231,7 @@ impl Pacer {
         .unwrap_or_default()
     }
 
-    /// Makes a mechanism that has failed a flow release it before the next mechanism takes over.
+    /// Makes the mechanism that holds a flow release it, before the mechanism `to` takes over.
     /// Returns true on success.
     fn hand_over(&mut self, flow: FlowKey, to: Mechanism) -> bool {
         let Some(used) = self.used.get(&flow).copied().filter(|used| used.mechanism != to) else {
@@ -237,8 +239,8 @@ impl Pacer {
         };
         let FlowLimit { mechanism: from, rate, cookie } = used;
         match (&mut self.socket, &mut self.bpf) {
-            // Both set the same option: the limit stays, and the second must learn the rate that
-            // the first had found.
+            // Both mechanisms set the same socket option, so the limit stays. BPF gets the earlier
+            // rate that the socket mechanism had found.
             (Some(socket), Some(bpf)) if (from, to) == (Mechanism::Socket, Mechanism::Bpf) => {
                 let before = socket.before(flow).unwrap_or(UNLIMITED);
                 if bpf.take_over(Connection { flow, cookie }, rate, before).is_err() {
@@ -260,16 +262,16 @@ impl Pacer {
 
 impl Drop for Pacer {
     fn drop(&mut self) {
-        // Each mechanism would lift its own limits, but only this lifts limits that another one
-        // must lift.
+        // Each mechanism lifts its own limits when dropped. Only this call lifts limits that must
+        // be lifted by another mechanism.
         self.retain(|_| false);
     }
 }
 
-/// No mechanism that may be used works here.
+/// No permitted mechanism works here.
 #[derive(Debug)]
 pub struct NoMechanism {
-    /// Reason of each mechanism tried.
+    /// Reason of each mechanism that was tried.
     pub missing: Vec<StartError>,
 }
 

@@ -1,20 +1,22 @@
 //! Rate limits by `SO_MAX_PACING_RATE` on the flow's own socket.
 //!
 //! The kernel's TCP then paces packets by itself (socket(7);
-//! Documentation/networking/ip-sysctl.rst, `tcp_pacing_*`): it works under any queueing discipline,
-//! from the next packet on. BBR, which always paces, takes the limit as its ceiling. The rate
-//! counts data, not headers (Linux, net/ipv4/tcp_output.c, `tcp_update_skb_after_send`): measured
-//! over a cable of namespaces with segments of 524 bytes, a socket at 10 Mbit/s moved 9.90 Mbit/s
-//! of data in 10.89 Mbit/s of IP packets. If the qdisc `fq` paces, it counts packets with all their
-//! headers (net/sched/sch_fq.c; not measured).
+//! Documentation/networking/ip-sysctl.rst, `tcp_pacing_*`). The limit works under any queueing
+//! discipline, from the next packet on. BBR, which always paces, takes the limit as its ceiling.
+//! The rate counts data, not headers (Linux, net/ipv4/tcp_output.c, `tcp_update_skb_after_send`).
+//! Measured over a cable of namespaces with segments of 524 bytes, a socket at 10 Mbit/s moved 9.90
+//! Mbit/s of data in 10.89 Mbit/s of IP packets. If the qdisc `fq` paces, it counts packets with
+//! all their headers (net/sched/sch_fq.c; not measured).
 //!
-//! The socket is the caller's own ([`set_pacing_limit`]) or any traceable process's, by a duplicate
-//! ([`SocketPacer`]; the module `owner` finds it, `helper` sets it). A socket that was paced once
-//! stays paced when its limit is lifted, at the rate that its congestion control computes, because
-//! the kernel has no way back. That rate is somewhat above the socket's sending rate.
+//! The socket is the caller's own ([`set_pacing_limit`]), or belongs to any traceable process and
+//! is reached by a duplicate ([`SocketPacer`]). The module `owner` finds the socket, and `helper`
+//! sets the rate. A socket that was paced once stays paced when its limit is lifted, because the
+//! kernel cannot end pacing. Its rate is then the one that the congestion control computes,
+//! somewhat above the sending rate.
 //!
-//! Leaves out: rates of a killed pacer. They stay on the sockets until new ones are set or the
-//! sockets close, and look like rates that a program has set itself. Read [`SocketPacer`].
+//! Leaves out: rates of a killed pacer. These stay on the sockets until new rates are set or the
+//! sockets close, and cannot be told from rates that a program has set itself. Read
+//! [`SocketPacer`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,18 +30,18 @@ use crate::limit::canonical;
 use crate::owner::Sockets;
 use crate::{Connection, FLOWS_MAX, FlowKey, Limit, Mechanism, PaceError};
 
-/// All ones, the kernel's value for no limit.
+/// The kernel's value for no limit: all ones.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
-/// The most that this socket may be paced at; `None` without limit.
+/// Maximum pacing rate of this socket; `None` without a limit.
 ///
-/// Errors: the system's; something that is no socket.
+/// Errors: the system's; a descriptor that is not a socket.
 pub fn pacing_limit(socket: impl AsFd) -> io::Result<Option<BitRate>> {
     let bytes = sys::max_pacing_rate(socket)?;
     Ok((bytes != UNLIMITED).then(|| BitRate::bps(bytes.saturating_mul(8))))
 }
 
-/// Paces the caller's own socket at this maximum rate, or lifts the limit.
+/// Limits the pacing rate of the caller's own socket, or lifts the limit.
 ///
 /// Errors: a rate out of range, or the system's error, as text in an `io::Error`.
 pub fn set_pacing_limit(socket: impl AsFd, limit: Limit) -> io::Result<()> {
@@ -56,28 +58,28 @@ const RATE_MAX: u64 = u64::MAX / 8;
 #[derive(Debug)]
 struct LimitedFlow {
     place: SocketLocation,
-    /// Earlier rate.
+    /// Earlier rate, in bytes per second.
     before: u64,
     rate: BitRate,
 }
 
 /// Sets rates on the sockets of this host's flows, whichever process they belong to.
 ///
-/// Dropping it lifts every limit that it set.
+/// Dropping the pacer lifts every limit that it set.
 #[derive(Debug)]
 pub struct SocketPacer {
     sockets: Sockets,
     helper: Helper,
     limited: BTreeMap<FlowKey, LimitedFlow>,
-    /// Rate that a flow gets back when its first limit of ours is lifted, if it differs from the
-    /// present one.
+    /// A flow, and the rate that it gets back when its first limit of this pacer is lifted, if that
+    /// differs from the present rate.
     noted: Option<(FlowKey, u64)>,
 }
 
 impl SocketPacer {
     /// Creates a pacer for the network namespace of this thread.
     ///
-    /// Errors: the system's, if it has no sock_diag(7).
+    /// Errors: the system's, if it lacks sock_diag(7).
     pub fn new() -> io::Result<Self> {
         Ok(Self::with(Sockets::new()?, Helper::new()))
     }
@@ -86,14 +88,14 @@ impl SocketPacer {
         Self { sockets, helper, limited: BTreeMap::new(), noted: None }
     }
 
-    /// Sets these limits in order. Returns the result for each.
+    /// Sets these limits in order, and returns the result for each.
     ///
-    /// Lifting the limit of an ended flow, or of one without a limit, is no error.
-    /// Errors: one for each flow; a failed flow does not affect the others. A program that delays
-    /// operations on its descriptors costs a quarter of a second once, and then its user's flows
-    /// get an error for as long as it does so.
-    /// Cost: some ten system calls for each known flow, in another process; finding new ones costs
-    /// one pass over `/proc` for all of them together.
+    /// Lifting the limit of a flow that has ended, or that has no limit, is no error.
+    /// Errors: one for each flow; a failed flow does not affect other flows. A program that delays
+    /// operations on its descriptors costs a quarter of a second once. Afterwards the flows of its
+    /// user get an error for as long as the delay lasts.
+    /// Cost: some ten system calls in another process for each known flow; one pass over `/proc`
+    /// for all new flows together.
     pub fn set<C: Into<Connection> + Copy>(&mut self, changes: &[(C, Limit)]) -> Vec<Result<(), PaceError>> {
         let changes = canonical(changes);
         let (mut results, mut rest) = (Vec::with_capacity(changes.len()), &changes[..]);
@@ -108,7 +110,7 @@ impl SocketPacer {
         results
     }
 
-    /// Does the same as `set`, for flows that appear once each.
+    /// Does the same as `set`, for changes in which each flow appears only once.
     fn set_each_once(&mut self, changes: &[(Connection, Limit)]) -> Vec<Result<(), PaceError>> {
         let mut results: Vec<Option<Result<(), PaceError>>> = changes
             .iter()
@@ -128,13 +130,13 @@ impl SocketPacer {
         results.into_iter().map(|result| result.expect("each flow was known or looked for")).collect()
     }
 
-    /// State of this connection's limit.
+    /// The stored limit of this connection.
     fn known(&self, connection: Connection) -> Option<&LimitedFlow> {
         self.limited.get(&connection.flow).filter(|known| connection.may_be(Some(known.place.cookie)))
     }
 
-    /// Sets the limits of flows whose sockets are where they were; the remaining results stay
-    /// `None`.
+    /// Sets the limits of flows whose sockets are still at their stored locations; other results
+    /// stay `None`.
     fn set_where_they_were(
         &mut self,
         changes: &[(Connection, Limit)],
@@ -153,7 +155,7 @@ impl SocketPacer {
                     self.note(flow, limit, None);
                     results[i] = Some(Ok(()));
                 }
-                // A look at all processes would not help.
+                // A search of all processes would not help.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     results[i] = Some(Err(refused(flow, error)));
                 }
@@ -213,8 +215,7 @@ impl SocketPacer {
         }
     }
 
-    /// Records the limit of a flow and, if the socket was just found, its location and earlier
-    /// rate.
+    /// Stores the limit of a flow and, if the socket was just found, its location and earlier rate.
     fn note(&mut self, flow: FlowKey, limit: Limit, news: Option<(SocketLocation, u64)>) {
         match (limit, news) {
             (Limit::None, _) => drop(self.limited.remove(&flow)),
@@ -229,21 +230,21 @@ impl SocketPacer {
         }
     }
 
-    /// The flows that have limits, and which.
+    /// The flows with a limit, each with its rate.
     pub fn limits(&self) -> impl Iterator<Item = (FlowKey, BitRate)> {
         self.limited.iter().map(|(flow, limited)| (*flow, limited.rate))
     }
 
     /// Sets the rate that this flow gets back when its next limit is lifted; `None` cancels that.
     ///
-    /// Units: bytes per second; all ones is no limit.
+    /// Units: bytes per second; all ones mean no limit.
     pub(crate) fn note_before(&mut self, noted: Option<(FlowKey, u64)>) {
         self.noted = noted;
     }
 
     /// Earlier rate of a limited flow.
     ///
-    /// Units: bytes per second; all ones is no limit.
+    /// Units: bytes per second; all ones mean no limit.
     pub(crate) fn before(&self, flow: FlowKey) -> Option<u64> {
         self.limited.get(&flow).map(|limited| limited.before)
     }
@@ -271,8 +272,8 @@ fn bytes(limit: Limit) -> Option<u64> {
     limit.bytes_per_second(RATE_MAX).ok().flatten()
 }
 
-/// Returns true if the socket is no longer at its location: closed, or its process has ended. Its
-/// data is still sent.
+/// Returns true if the socket is no longer at its location: it was closed, or its process has
+/// ended. The kernel still sends its data.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EBADF))
 }

@@ -1,5 +1,6 @@
-//! Waits of Rust's standard library: each for as many milliseconds as the first argument says. Each line of output has a wait's name and how
-//! long it took by the program's own clock, in microseconds. The tests run it under the library.
+//! Waits of Rust's standard library, each for the number of milliseconds in the first argument.
+//! Each line of output has the name of a wait and its duration by the program's own clock, in
+//! microseconds. The tests run this example under the library.
 
 #![allow(clippy::disallowed_methods, reason = "it measures waits by the clock")]
 
@@ -28,7 +29,7 @@ fn main() -> std::io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
     near.set_read_timeout(Some(wait))?;
-    // The kernel rounds up to its ticks, of 10 ms at the most.
+    // The kernel rounds up to its ticks, of at most 10 ms.
     let ticks = wait..=wait + Duration::from_millis(10);
     assert!(
         near.read_timeout()?.is_some_and(|timeout| ticks.contains(&timeout)),

@@ -1,4 +1,4 @@
-//! Waits of tokio, as `std_waits` has them of the standard library.
+//! Waits of tokio; arguments and output are as in `std_waits`.
 
 #![allow(clippy::disallowed_methods, reason = "it measures waits by the clock")]
 
@@ -25,7 +25,7 @@ fn main() -> std::io::Result<()> {
             let none = timeout(wait, listener.accept()).await;
             println!("{kind}_timeout {}", begun.elapsed().as_micros());
             assert!(none.is_err(), "nobody connects");
-            // The first tick comes at once, and the second a period after it was due.
+            // The first tick is immediate, and the second is due one period after the first.
             let begun = Instant::now();
             let mut ticks = interval(wait);
             ticks.tick().await;

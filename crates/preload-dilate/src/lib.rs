@@ -1,13 +1,16 @@
-//! A library to preload into programs that cannot be changed: it stretches the time that they see and wait for.
+//! A library to preload into unmodified programs: it stretches the time that they read and wait
+//! for.
 //!
 //! ```text
 //! ANABRANCH_DILATION=20 LD_PRELOAD=libanabranch_preload_dilate.so ping -c 20 10.0.0.2
 //! ```
 //!
-//! **What is stretched.** Each clock runs from a base at a rate of 1/F: `MONOTONIC`, `REALTIME`, `BOOTTIME`, `TAI`, their coarse and
-//! raw kinds. Clocks of processor time run at 1/F, too: to the program the processor is F times as fast. A wait for a duration lasts F
-//! times as long, and a wait until an instant ends when the program's clock shows it. An infinite wait stays infinite. Times end at 292
-//! years of the machine, and a wait in whole milliseconds (`poll`, `epoll_wait`) at 24 days of it.
+//! **What is stretched.** Each clock runs from a base at a rate of 1/F: `MONOTONIC`, `REALTIME`,
+//! `BOOTTIME`, `TAI`, and their coarse and raw variants. Clocks of processor time also run at 1/F,
+//! so the processor appears F times as fast to the program. A wait for a duration lasts F times as
+//! long, and a wait until an instant ends when the program's clock shows it. An infinite wait stays
+//! infinite. Times are limited to 292 years of the machine, and waits in whole milliseconds
+//! (`poll`, `epoll_wait`) to 24 days.
 //!
 //! | | functions |
 //! | --- | --- |
@@ -19,17 +22,21 @@
 //! | others | `sigtimedwait`, `semtimedop`; `SO_RCVTIMEO` and `SO_SNDTIMEO`; times of arrival (`SO_TIMESTAMP`) in `recvmsg` and `recvmmsg` |
 //! | `syscall` | `futex`, `futex_waitv`, `clock_gettime`, `gettimeofday`, `time`, `nanosleep`, `clock_nanosleep`, `select`, `pselect6`, `poll`, `ppoll`, `epoll_wait`, `epoll_pwait`, `epoll_pwait2`, `recvmmsg`, `rt_sigtimedwait`, `semtimedop`, `timerfd_create`, `timerfd_settime`, `timerfd_gettime` |
 //!
-//! **What is not.** Programs that call the kernel past the C library: static ones, Go's; `anabranch_dilate::check_program` refuses them.
-//! The C library's internal waits, as for a name server's answer. `io_uring`, `aio_suspend`, `io_getevents`. The
-//! kernel's own clock in: times of files, `TCP_INFO`, `TCP_USER_TIMEOUT`, keep-alive, `SO_LINGER`,
-//! `SO_MAX_PACING_RATE` (docs/circuit.md has TCP's own timers). A program whose file has set-user-ID or
-//! capabilities, unless root runs it: the loader does not preload there.
+//! **What is not stretched.** Programs that call the kernel without the C library (static programs,
+//! Go's); `anabranch_dilate::check_program` refuses them. The C library's internal waits, for
+//! example for a name server's answer. `io_uring`, `aio_suspend`, `io_getevents`. The kernel's own
+//! clock in: times of files, `TCP_INFO`, `TCP_USER_TIMEOUT`, keep-alive, `SO_LINGER`,
+//! `SO_MAX_PACING_RATE` (docs/circuit.md has TCP's own timers). A program whose file has
+//! set-user-ID or capabilities, unless root runs it: the loader then preloads no library.
 //!
-//! **Base.** Processes agree about the time if they have one base: `anabranch_dilate::ProgramTime::now` takes it once for all programs
-//! of an experiment. Without its variable the library takes the base when it is loaded, and passes it on to the program's children.
+//! **Base.** Processes agree about the time if they have the same base:
+//! `anabranch_dilate::ProgramTime::now` takes the base once for all programs of an experiment.
+//! Without the base's variable, the library takes the base when it is loaded, and passes it on to
+//! the program's children.
 //!
-//! A variable that cannot be read ends the program with status [`EXIT_BAD_VARIABLE`] and a line on standard error, as a figure at the
-//! wrong speed would be worse. Leaves out: other C libraries than glibc. Read [`anabranch_dilate::ProgramTime`], then the `sys` module.
+//! If a variable is invalid, the program ends with status [`EXIT_BAD_VARIABLE`] and a line on
+//! standard error, because results at the wrong speed would be worse. Leaves out: C libraries other
+//! than glibc. Read [`anabranch_dilate::ProgramTime`], then the `sys` module.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -39,5 +46,5 @@
 
 mod sys;
 
-/// Exit status of a program whose variables cannot be read.
+/// Exit status of a program whose variables are invalid.
 pub const EXIT_BAD_VARIABLE: i32 = 126;

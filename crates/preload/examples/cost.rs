@@ -1,6 +1,6 @@
-//! The cost of a call: processor time of a million writes of 100 bytes to `/dev/null` and over
-//! loopback. Run it with the library preloaded and without; the room's documentation has the
-//! results.
+//! Cost of a call: processor time of a million writes of 100 bytes to `/dev/null` and over
+//! loopback. Run the example with the library preloaded and without; the crate's documentation has
+//! the results.
 
 #![allow(clippy::disallowed_methods, reason = "it measures a driver: it opens sockets and files")]
 
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 
 const CALLS: usize = 1_000_000;
 
-/// Processor time of this thread for each call, in nanoseconds; the least of five turns.
+/// Processor time of this thread per call, in nanoseconds; the minimum of five rounds.
 fn cost_ns(mut to: impl Write) -> f64 {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

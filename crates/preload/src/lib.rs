@@ -5,22 +5,23 @@
 //! ANABRANCH_SHUFFLE_SOCKET=/run/shuffle.sock ANABRANCH_COFLOW=job-7 LD_PRELOAD=libanabranch_preload.so curl -T part.bin http://h2/
 //! ```
 //!
-//! Each TCP connection that sends 50 kB or more is announced as part of one coflow, which the
-//! environment names. The announcement comes with the call that passes 50 kB, and again whenever
-//! the connection has a quarter more to send. `sendfile`, `write`, `send` and `sendto` announce
-//! before they send, so large calls announce more than has been sent; `writev` and `sendmsg`
-//! announce afterwards. The agent detects the end of a connection by itself, and only once all of
-//! its data has moved; so `close` announces nothing. A restarted agent hears of a connection when
-//! it has a quarter more to send than was announced last; of a fully announced connection it hears
-//! nothing more (rules may match it).
+//! Each TCP connection that sends 50 kB or more is announced as part of one coflow, which an
+//! environment variable names. The announcement is made in the call that passes 50 kB, and again
+//! whenever the connection has a quarter more to send. `sendfile`, `write`, `send` and `sendto`
+//! announce before they send, so large calls announce more than has been sent; `writev` and
+//! `sendmsg` announce afterwards. The agent detects the end of a connection by itself, and only
+//! once all of its data has moved; so `close` announces nothing. A restarted agent gets an
+//! announcement when a connection has a quarter more to send than was announced last. It gets none
+//! for a connection that was fully announced (rules may match the connection).
 //!
-//! **Effects on the program.** None, except the time it takes. No call's result and no `errno`
-//! changes. Nothing is kept open, locked, allocated or waited for: an announcement is a separate
-//! connection to the agent, made and closed within the call, which sends one line and does not wait
-//! for the answer. So threads, `fork`, signal handlers and programs that close all descriptors need
-//! no care. A missing agent is looked for at most once a second. If one of the two variables is
-//! missing or invalid (a coflow's name is 1 to 128 printable ASCII characters without blanks), the
-//! library does nothing. It prints no message, because standard error belongs to the program.
+//! **Effects on the program.** The only effect is the time of the calls. No call's result and no
+//! `errno` changes. The library keeps no descriptor open, takes no lock, allocates no memory and
+//! does not wait. An announcement is a separate connection to the agent, made and closed within the
+//! call, which sends one line and does not wait for the answer. So threads, `fork`, signal handlers
+//! and programs that close all descriptors need no care. After a failed connection, the library
+//! tries again at most once a second. If one of the two variables is missing or invalid (a coflow's
+//! name is 1 to 128 printable ASCII characters without blanks), the library does nothing. It prints
+//! no message, because standard error belongs to the program.
 //!
 //! Processor time of a `write` call with 100 bytes (`target/release/examples/cost`, run with and
 //! without the library preloaded; the minimum of twelve alternating runs, on two shared cores of an
@@ -33,18 +34,19 @@
 //! | with it, no agent there | 218 ns | 998 ns |
 //! | with it, no variables set | 211 ns | 926 ns |
 //!
-//! **Limits.** The library does not see programs that make system calls past the C library (static
-//! ones, Go's); `io_uring`, `splice`, `sendmmsg` and writes of C streams by `fdopen`; descriptors
-//! from [`FDS_MAX`] on. A duplicate of a descriptor is counted separately, so their joint data is
-//! announced late or in part (the agent sees and uses the connection's own count). A child made by
-//! `vfork` shares its parent's counts: a descriptor that the child closes starts at 0 for both. If
-//! a descriptor is reused through functions other than these (`fclose`, and then `fcntl`,
-//! `socketpair`, or one sent by another process), the new count starts at the old one's end. A
-//! program whose system-call filter (seccomp) kills it for `socket` must not run with this library.
+//! **Limits.** The library does not see programs that make system calls without the C library
+//! (static programs, Go's); `io_uring`, `splice`, `sendmmsg` and writes of C streams by `fdopen`;
+//! descriptors from [`FDS_MAX`] on. A duplicate of a descriptor is counted separately, so the joint
+//! data of both is announced late or in part (the agent sees and uses the connection's own count).
+//! A child made by `vfork` shares its parent's counts: a descriptor that the child closes starts at
+//! 0 for both. A descriptor may be reused through functions that the library does not replace
+//! (`fclose`, and then `fcntl`, `socketpair`, or a descriptor sent by another process). Its count
+//! then continues from the old one. A program whose system-call filter (seccomp) kills it for
+//! `socket` must not run with this library.
 //!
 //! Leaves out: the agent (docs/shuffle.md). Programs that can be changed use the `announce` crate,
-//! which can assign a separate coflow to each flow. Linux only. Read [`Table`] for the time of
-//! announcements, and the `sys` module for their transport.
+//! which can assign a separate coflow to each flow. Linux only. [`Table`] decides when to announce,
+//! and the `sys` module sends announcements.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -57,5 +59,5 @@ mod table;
 
 pub use table::{FDS_MAX, MICE_BELOW_BYTES, Table};
 
-/// The environment's name of the coflow that all that the program sends is of.
+/// Environment variable with the name of the coflow to which all of the program's data belongs.
 pub const COFLOW_VARIABLE: &str = "ANABRANCH_COFLOW";

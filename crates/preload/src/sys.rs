@@ -1,8 +1,8 @@
-//! The C library's functions that a program calls first here, and the agent's socket.
+//! Replacements of the C library's functions that send or close, and the connection to the agent.
 //!
-//! All of this room's `unsafe` is here. Each function looks at its arguments, calls the library's
-//! own, counts the bytes that the library's has sent, and leaves `errno` as that has. Leaves out:
-//! what is announced when (`table`). Read [`look`] and [`say`].
+//! This module has all `unsafe` code of this crate. Each function checks its arguments, calls the C
+//! library's function, counts the bytes sent, and leaves `errno` as that function has set it.
+//! Leaves out: when to announce (`table`). Read [`look`] and [`say`].
 
 #![cfg_attr(
     test,
@@ -23,12 +23,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-/// An agent that is not there is looked for again after so long.
+/// Time in milliseconds between two attempts to reach an agent that did not answer.
 const RETRY_MS: u64 = 1_000;
 
 static TABLE: Table = Table::new();
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
-/// When an agent that was not there may be looked for, in milliseconds of the monotonic clock.
+/// Time of the next permitted attempt after a failed one, in milliseconds of the monotonic clock.
 static RETRY_AT_MS: AtomicU64 = AtomicU64::new(0);
 
 struct Settings {
@@ -37,7 +37,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// `None` if nothing must be announced.
+    /// Reads the settings. `None` if the program's flows are not to be announced.
     fn from_env() -> Option<Self> {
         let agent = SocketAddrUnix::new(std::path::Path::new(&variable(SOCKET_VARIABLE)?)).ok()?;
         let coflow = variable(COFLOW_VARIABLE)?.into_string().ok()?;
@@ -47,29 +47,29 @@ impl Settings {
 }
 
 unsafe extern "C" {
-    /// getenv(3) that finds nothing in a program that has more rights than who has started it
+    /// A getenv(3) that finds no variable in a program with more rights than its caller
     /// (secure_getenv(3)).
     fn secure_getenv(name: *const libc::c_char) -> *const libc::c_char;
 }
 
-/// Reads an environment variable, unless the caller has fewer rights than the program: if
-/// `/etc/ld.so.preload` names this library, a set-user-id program would otherwise connect to a
-/// socket of its caller's choice.
+/// Reads an environment variable, unless the program has more rights than its caller. Otherwise, if
+/// `/etc/ld.so.preload` names this library, a set-user-id program would connect to a socket that
+/// its caller chooses.
 fn variable(name: &str) -> Option<OsString> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the name ends with a zero; nobody changes the environment before the program has
-    // begun.
+    // SAFETY: the name ends with a zero, and the environment does not change before the program
+    // begins.
     let value = unsafe { secure_getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
     }
-    // SAFETY: what is not null is a string of the environment, which is there while this copies it.
+    // SAFETY: a value that is not null is a string of the environment, valid during the copy.
     let value = unsafe { CStr::from_ptr(value) };
     (!value.is_empty()).then(|| OsStr::from_bytes(value.to_bytes()).to_owned())
 }
 
 /// Runs when the library is loaded, before the program starts. Data that other libraries send even
-/// earlier is not seen.
+/// earlier is not counted.
 extern "C" fn begin() {
     if let Some(settings) = Settings::from_env() {
         let _ = SETTINGS.set(settings);
@@ -82,27 +82,27 @@ extern "C" fn begin() {
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
 
-/// Does `work` and restores `errno`.
+/// Runs `work` and restores `errno`.
 fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: the C library returns the address of this thread's `errno`, which is valid as long as
     // the thread.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above; nobody else refers to it meanwhile.
+    // SAFETY: the address is valid, and no other reference to this thread's `errno` exists.
     let before = unsafe { *errno };
     let result = work();
-    // SAFETY: as above.
+    // SAFETY: the address is still valid.
     unsafe { *errno = before };
     result
 }
 
-/// Announces that the descriptor is about to send so much more, if that is worth it.
+/// Announces the flow if the descriptor is about to send `more_bytes` and an announcement is due.
 #[inline]
 fn look(fd: c_int, more_bytes: u64) {
     let Some(settings) = SETTINGS.get() else { return };
     let is_tcp = || {
         keeping_errno(|| {
-            // SAFETY: it is not -1, as the table has it; it is only asked, and if the program
-            // closes it meanwhile, the kernel says that it is none.
+            // SAFETY: the descriptor is not -1, as the table ensures, and is only queried. If the
+            // program closes it meanwhile, the kernel returns an error.
             let socket = unsafe { BorrowedFd::borrow_raw(fd) };
             rustix::net::sockopt::socket_protocol(socket) == Ok(Some(rustix::net::ipproto::TCP))
         })
@@ -119,14 +119,14 @@ fn count(fd: c_int, sent_bytes: ssize_t) {
     }
 }
 
-/// Sends one line to the agent. Waits for nothing and keeps nothing.
+/// Sends one line to the agent. Does not wait, and keeps no descriptor open.
 fn say(settings: &Settings, fd: c_int, bytes: u64) -> bool {
     let now = clock_gettime(ClockId::Monotonic);
     let now_ms = now.tv_sec as u64 * 1_000 + now.tv_nsec as u64 / 1_000_000;
     if now_ms < RETRY_AT_MS.load(Relaxed) {
         return false;
     }
-    // SAFETY: as in `look`.
+    // SAFETY: the descriptor is not -1, and is only queried (see `look`).
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let Ok(local) = rustix::net::getsockname(socket) else { return false };
     let Ok(Some(remote)) = rustix::net::getpeername(socket) else { return false };
@@ -152,38 +152,38 @@ fn say(settings: &Settings, fd: c_int, bytes: u64) -> bool {
 /// Maximum bytes that `sendfile` can send: the rest of the file.
 ///
 /// # Safety
-/// `offset` is null or the pointer that the program passed to `sendfile`.
+/// `offset` must be null or the pointer that the program passed to `sendfile`.
 unsafe fn file_rest(file: c_int, offset: *const off_t, bytes: size_t) -> u64 {
     keeping_errno(|| {
         if file < 0 {
             return 0;
         }
-        // SAFETY: it is not -1, and it is only asked.
+        // SAFETY: the descriptor is not -1, and is only queried.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         let Ok(stat) = rustix::fs::fstat(file) else { return 0 };
         let at = if offset.is_null() {
             rustix::fs::seek(file, rustix::fs::SeekFrom::Current(0)).unwrap_or(u64::MAX)
         } else {
-            // SAFETY: by this function's own condition; it need not be aligned.
+            // SAFETY: the caller upholds this function's condition; the offset need not be aligned.
             u64::try_from(unsafe { offset.read_unaligned() }).unwrap_or(u64::MAX)
         };
         (bytes as u64).min(u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(at))
     })
 }
 
-/// The next library's function of this name: the C library's, or another preloaded one's.
+/// The next library's function of this name: the C library's or another preloaded library's.
 macro_rules! next {
     ($name:ident($($argument:expr),*) as fn($($kind:ty),*) -> $result:ty) => {{
         static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
         let mut function = NEXT.load(Relaxed);
         if function.is_null() {
             let name = concat!(stringify!($name), "\0");
-            // SAFETY: the name ends with a zero byte. Two threads that ask at once hear the same.
+            // SAFETY: the name ends with a zero byte. Concurrent calls get the same result.
             function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
             NEXT.store(function, Relaxed);
         }
         if function.is_null() {
-            // SAFETY: `errno` is this thread's.
+            // SAFETY: the address of this thread's `errno` is valid.
             unsafe { *libc::__errno_location() = libc::ENOSYS };
             return -1;
         }
@@ -191,18 +191,18 @@ macro_rules! next {
         let function = unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(function)
         };
-        // SAFETY: the program's own arguments, as it gave them.
+        // SAFETY: passes the program's arguments on unchanged.
         unsafe { function($($argument),*) }
     }};
 }
 
-/// Functions that send: the check before each call, and the signature.
+/// Defines functions that send, each with its check before the call and its signature.
 macro_rules! senders {
     ($($name:ident($fd:ident, $($argument:ident: $kind:ty),*) asks $more:expr;)*) => {$(
-        /// The C library's, counted.
+        /// Calls the C library's function, and counts the bytes that it sends.
         ///
         /// # Safety
-        /// As the C library's.
+        /// The caller must keep to the C library's rules for this function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($fd: c_int, $($argument: $kind),*) -> ssize_t {
             look($fd, $more);
@@ -213,8 +213,8 @@ macro_rules! senders {
     )*};
 }
 
-// The contents of buffer lists are not read before the call: the kernel must refuse an invalid
-// list.
+// The contents of buffer lists are not read before the call, because the kernel must refuse an
+// invalid list.
 senders! {
     write(fd, buffer: *const c_void, length: size_t) asks length as u64;
     send(fd, buffer: *const c_void, length: size_t, flags: c_int) asks length as u64;
@@ -222,23 +222,25 @@ senders! {
         asks length as u64;
     writev(fd, buffers: *const iovec, number: c_int) asks 0;
     sendmsg(fd, message: *const msghdr, flags: c_int) asks 0;
-    // SAFETY: the kernel reads what the offset points to, too.
+    // SAFETY: the kernel reads the target of the offset, too.
     sendfile(fd, file: c_int, offset: *mut off_t, length: size_t) asks unsafe { rest_to_send(fd, file, offset, length) };
-    // SAFETY: as above; the two kinds of offsets are one where this is built.
+    // SAFETY: the kernel reads the target of the offset, too; both types of offsets are equal on
+    // this target.
     sendfile64(fd, file: c_int, offset: *mut off64_t, length: size_t) asks unsafe { rest_to_send(fd, file, offset, length) };
 }
 
 /// # Safety
-/// As [`file_rest`].
+/// `offset` must be null or the pointer that the program passed to `sendfile`.
 unsafe fn rest_to_send(fd: c_int, file: c_int, offset: *const off_t, length: size_t) -> u64 {
     if SETTINGS.get().is_none() || !TABLE.may_announce(fd, length as u64) {
         return 0;
     }
-    // SAFETY: by this function's own condition.
+    // SAFETY: the caller upholds this function's condition.
     unsafe { file_rest(file, offset, length) }
 }
 
-/// Functions that make a descriptor another one: which, before the call or by its result.
+/// Defines functions after which a descriptor refers to another file: the descriptor is an
+/// argument, or the result.
 macro_rules! changers {
     ($($name:ident($($argument:ident: $kind:ty),*) forgets $what:tt;)*) => {$(
         /// Calls the C library's function and removes the descriptor from the table.
@@ -276,7 +278,7 @@ changers! {
 /// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With this flag the descriptors stay open.
+    // With this flag the call closes no descriptor.
     if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 {
         (first..=last.min(FDS_MAX as c_uint - 1)).for_each(|fd| TABLE.forget(fd as c_int));
     }
@@ -290,26 +292,26 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     #[test]
-    fn errno_stays_as_it_was() {
-        // SAFETY: this thread's.
+    fn keeping_errno_restores_errno() {
+        // SAFETY: the address of this thread's `errno` is valid.
         unsafe { *libc::__errno_location() = 77 };
-        // SAFETY: no memory is given.
+        // SAFETY: the call gets no pointer.
         let failed = keeping_errno(|| unsafe { libc::close(-1) });
         assert_eq!((failed, std::io::Error::last_os_error().raw_os_error()), (-1, Some(77)));
     }
 
     #[test]
-    fn results_and_errno_are_the_c_librarys() {
+    fn results_and_errno_match_the_c_library() {
         let (mut reader, writer) = std::io::pipe().expect("descriptors");
-        // SAFETY: four bytes, as is said.
+        // SAFETY: the buffer has four bytes, as stated.
         let sent = unsafe { write(writer.as_raw_fd(), b"four".as_ptr().cast(), 4) };
         let mut got = [0; 4];
         reader.read_exact(&mut got).expect("they are there");
         assert_eq!((sent, &got), (4, b"four"));
-        // SAFETY: as above.
+        // SAFETY: the buffer has four bytes, as stated.
         let refused = unsafe { send(writer.as_raw_fd(), b"four".as_ptr().cast(), 4, 0) };
         assert_eq!((refused, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOTSOCK)));
-        // SAFETY: no memory is given.
+        // SAFETY: the call gets no pointer.
         let refused = unsafe { close(-1) };
         assert_eq!((refused, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EBADF)));
     }
@@ -319,14 +321,14 @@ mod tests {
         let mut file = tempfile();
         file.write_all(&[7; 1_000]).expect("room");
         file.rewind().expect("a file");
-        // SAFETY: no offset, or one of this test's.
+        // SAFETY: the offset is null or this test's.
         let rest = |offset: *const off_t, bytes| unsafe { file_rest(file.as_raw_fd(), offset, bytes) };
         assert_eq!(rest(std::ptr::null(), 600), 600);
         assert_eq!(rest(std::ptr::null(), usize::MAX), 1_000);
         assert_eq!(rest(&400, usize::MAX), 600);
         assert_eq!(rest(&-1, 600), 0);
         assert_eq!(rest(&2_000, 600), 0);
-        // SAFETY: no offset.
+        // SAFETY: the offset is null.
         assert_eq!(unsafe { file_rest(-1, std::ptr::null(), 600) }, 0);
     }
 

@@ -1,12 +1,12 @@
-//! Bytes sent on each descriptor, and the time of announcements.
+//! Bytes sent on each descriptor, and the decision when to announce.
 //!
-//! Only atomics are used, so threads and signal handlers may interleave at any time; they may shift
+//! Only atomics are used, so threads and signal handlers may interleave at any time. They may shift
 //! the time of an announcement, but never change the data sent. Leaves out: system calls. Read
 //! [`Table`].
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-/// Descriptors from here on are not looked at.
+/// Number of descriptors in the table; descriptors from this number on are ignored.
 pub const FDS_MAX: usize = 16_384;
 /// Size below which a flow is not announced: it has no limit (Flow Chasing, section 4.4).
 pub const MICE_BELOW_BYTES: u64 = 50_000;
@@ -21,7 +21,7 @@ pub struct Table([Entry; FDS_MAX]);
 struct Entry {
     kind: AtomicU8,
     sent_bytes: AtomicU64,
-    /// Total bytes from which the next announcement is due; 0 before the first.
+    /// Total bytes at which the next announcement is due; 0 before the first announcement.
     next_bytes: AtomicU64,
 }
 
@@ -49,7 +49,7 @@ impl Table {
         self.0.get(usize::try_from(fd).ok()?)
     }
 
-    /// The descriptor is another one from now on.
+    /// Resets a descriptor that now refers to another file.
     pub fn forget(&self, fd: i32) {
         let Some(entry) = self.entry(fd).filter(|entry| entry.kind.load(Relaxed) != UNKNOWN) else { return };
         entry.kind.store(UNKNOWN, Relaxed);
@@ -73,10 +73,11 @@ impl Table {
         })
     }
 
-    /// Announces the total bytes of the descriptor that is about to send `more_bytes` through
-    /// `say`, if that is due.
+    /// Announces the total bytes of a descriptor that is about to send `more_bytes`, if an
+    /// announcement is due. `say` sends it.
     ///
-    /// `is_tcp` is asked once for each descriptor. A failure of `say` is retried at the next call.
+    /// `is_tcp` is called once for each descriptor. If `say` fails, the announcement is retried at
+    /// the next call.
     pub fn announce(
         &self,
         fd: i32,
@@ -96,7 +97,8 @@ impl Table {
         if total_bytes < next_bytes.max(MICE_BELOW_BYTES) {
             return;
         }
-        // A concurrent thread leaves the announcement to this one.
+        // Only the thread whose exchange succeeds announces; concurrent threads leave the
+        // announcement to it.
         let after = total_bytes.saturating_add(total_bytes / 4);
         if entry.next_bytes.compare_exchange(next_bytes, after, Relaxed, Relaxed).is_ok() && !say(total_bytes)
         {
@@ -112,11 +114,11 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_not_announced_would_pass_at_the_coordinator() {
+    fn announcement_threshold_equals_the_coordinators_mice_size() {
         assert_eq!(MICE_BELOW_BYTES, ClassSettings::default().mice_below.as_u64());
     }
 
-    /// Announcement for TCP on descriptor 7 that is about to send this many bytes.
+    /// The announcement of descriptor 7, a TCP connection that is about to send `more_bytes`.
     fn said(table: &Table, more_bytes: u64) -> Option<u64> {
         let mut said = None;
         table.announce(
@@ -141,25 +143,25 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_said_when_it_is_a_quarter() {
+    fn growth_by_a_quarter_is_announced() {
         let table = Box::new(Table::new());
         assert_eq!(said(&table, 80_000), Some(80_000));
         table.add(7, 80_000);
         assert_eq!(said(&table, 19_999), None);
         assert_eq!(said(&table, 20_000), Some(100_000));
-        // Said, but not sent: the next call is about the same bytes.
+        // Announced but not sent: the next call is about the same bytes.
         assert_eq!(said(&table, 20_000), None);
     }
 
     #[test]
-    fn what_could_not_be_said_is_tried_again() {
+    fn failed_announcement_is_retried() {
         let table = Box::new(Table::new());
         table.announce(7, 60_000, || true, |_| false);
         assert_eq!(said(&table, 60_000), Some(60_000));
     }
 
     #[test]
-    fn reused_descriptor_starts_anew_and_is_queried_again() {
+    fn reused_descriptor_restarts_its_count() {
         let table = Box::new(Table::new());
         table.announce(7, 60_000, || false, |_| panic!("it is no connection"));
         table.announce(7, 60_000, || panic!("it is known"), |_| panic!("it is no connection"));
@@ -187,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn few_lines_announce_nearly_all_bytes(calls in proptest::collection::vec(1..100_000u64, 1..400)) {
+        fn few_announcements_cover_nearly_all_bytes(calls in proptest::collection::vec(1..100_000u64, 1..400)) {
             let (table, mut lines, mut last, mut sent) = (Box::new(Table::new()), 0, 0, 0);
             for bytes in calls {
                 if let Some(total) = said(&table, bytes) {
@@ -199,7 +201,7 @@ mod tests {
             }
             prop_assert!(last <= sent);
             prop_assert!(sent < MICE_BELOW_BYTES || sent - last <= last / 4);
-            // 50 kB grow to 40 MB in 30 steps of a quarter.
+            // 50 kB grow to 40 MB in 30 steps of a quarter each.
             prop_assert!(lines <= 31, "{lines}");
         }
     }

@@ -2,14 +2,14 @@
 //!
 //! A run directory contains two files. `rows.jsonl` has one JSON object per line; its column names
 //! contain their units. `run.json` describes everything on which the rows depend: the command, its
-//! resolved configuration, seed, commit and machine, and for emulations how late they ran.
-//! `run.json` is written last: a directory without it belongs to a run that did not end. Pictures
-//! may be in the directory too. Rows are JSON rather than Parquet because they are few, nested, and
-//! also read by people. If rows are many and flat (flows, time series), a [`Table`] is stored next
-//! to them as a Parquet file. Packets of simulated links are stored as a [`pcapng`] capture.
+//! resolved configuration, seed, commit and machine, and for emulations their lateness. `run.json`
+//! is written last, so a directory without it belongs to a run that did not end. Pictures may also
+//! be in the directory. Rows are JSON rather than Parquet because they are few, nested, and also
+//! read by people. Many flat rows (flows, time series) form a [`Table`], stored next to them as a
+//! Parquet file. Packets of simulated links are stored as a [`pcapng`] capture.
 //!
-//! Pure: this room makes the contents of the files; a driver collects the facts and writes the
-//! files. Leaves out: plots, and evaluations over several runs. Read [`Run`] first.
+//! Pure: this crate makes the contents of the files; a driver collects the facts and writes the
+//! files. Leaves out: plots; evaluations over several runs. Read [`Run`] first.
 
 mod objects;
 mod parquet;
@@ -43,11 +43,11 @@ pub const FORMAT: u32 = 1;
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// See [`FORMAT`].
+    /// Version of the format, [`FORMAT`].
     pub format: u32,
     /// The command that ran.
     pub command: String,
-    /// Every setting, defaults included.
+    /// All settings, defaults included.
     pub config: Value,
     /// Seed of all random draws; `None` if nothing was drawn.
     pub seed: Option<Seed>,
@@ -56,7 +56,7 @@ pub struct Run {
     pub facts: RunEnvironment,
     /// Number of rows.
     pub rows: u64,
-    /// Lateness of each emulation, in their order; empty if nothing was emulated.
+    /// Lateness of each emulation, in order; empty if the run emulated no network.
     #[serde(default)]
     pub emulations: Vec<Emulation>,
 }
@@ -66,18 +66,18 @@ pub struct Run {
 pub struct RunEnvironment {
     /// Version of the program.
     pub version: String,
-    /// Commit from which it was built, with `+` if the sources had changes; `None` if the build did
-    /// not know it.
+    /// Commit from which the program was built, with `+` if the sources had changes; `None` if the
+    /// build did not know the commit.
     pub commit: Option<String>,
-    /// Start of the run.
+    /// Start of the run, in seconds since 1970.
     pub began_unix_s: u64,
-    /// Duration of the run.
+    /// Duration of the run, in seconds.
     pub took_s: f64,
     /// Machine of the run.
     pub machine: Machine,
 }
 
-/// Facts about a machine that matter to a run; `None` is unknown.
+/// Facts about a machine that affect a run; `None` means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Name of the processor, as reported by the system.
@@ -86,9 +86,9 @@ pub struct Machine {
     pub cpus: Option<u64>,
     /// Architecture, for example `x86_64`.
     pub architecture: String,
-    /// Kernel of the system.
+    /// Version of the system's kernel.
     pub kernel: Option<String>,
-    /// Name of the code that does the field's arithmetic.
+    /// Name of the kernel that performs the arithmetic of GF(2^8).
     pub codes_kernel: String,
     /// Size of the main memory.
     pub memory_bytes: Option<u64>,
@@ -101,11 +101,11 @@ pub struct Machine {
 pub struct Emulation {
     /// Name of the workload.
     pub name: String,
-    /// Percentiles and the emulator's other figures.
+    /// Percentiles of the lateness, and the emulator's other figures.
     pub report: Value,
 }
 
-/// Why a row was refused.
+/// Reason why a row was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowError {
@@ -113,7 +113,7 @@ pub enum RowError {
     NotAnObject,
     /// A column of fractional numbers has no unit in its name.
     NoUnit {
-        /// The column.
+        /// Name of the column.
         column: String,
     },
 }
@@ -130,14 +130,14 @@ impl std::fmt::Display for RowError {
 }
 impl std::error::Error for RowError {}
 
-/// Units that a name may contain as a word between underscores. A share is a fraction of one.
+/// Units that a name may contain as a word between underscores. A `share` is a fraction of one.
 /// Counts of packets need a unit only if they may be fractional, as in a mean.
 pub const UNITS: [&str; 18] = [
     "s", "ms", "us", "ns", "ps", "kbps", "mbps", "gbps", "bps", "bytes", "share", "load", "ppm", "factor",
     "deg", "cost", "gbytes", "packets",
 ];
 
-/// Whether a word of the name is one of [`UNITS`].
+/// Returns true if a word of the name is one of [`UNITS`].
 fn has_unit(name: &str) -> bool {
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| UNITS.contains(&word))
 }
@@ -171,7 +171,7 @@ impl Rows {
     }
 }
 
-/// Looks for a fractional number under a name without a unit. Items of a list use the list's name.
+/// Searches for a fractional number whose name has no unit. Items of a list use the list's name.
 fn check(name: &str, value: &Value) -> Result<(), RowError> {
     match value {
         Value::Number(n) if n.is_f64() && !has_unit(name) => {
@@ -184,7 +184,7 @@ fn check(name: &str, value: &Value) -> Result<(), RowError> {
 }
 
 impl Run {
-    /// A run that has ended.
+    /// Describes a run that has ended.
     pub fn new(command: &str, config: Value, seed: Option<Seed>, facts: RunEnvironment, rows: &Rows) -> Self {
         Self {
             format: FORMAT,
@@ -204,9 +204,9 @@ impl Run {
         serde_json::to_string_pretty(self).expect("a run is plain data") + "\n"
     }
 
-    /// Reads a run from the text of [`RUN`].
+    /// Parses a run from the text of [`RUN`].
     ///
-    /// Errors: text that is not JSON, a missing field, the format of another version.
+    /// Errors: text that is not JSON; a missing field; another version of the format.
     pub fn read(text: &str) -> Result<Self, ReadError> {
         let run: Self = serde_json::from_str(text).map_err(|e| ReadError::Json(e.to_string()))?;
         if run.format != FORMAT {
@@ -216,7 +216,7 @@ impl Run {
     }
 }
 
-/// Why the description of a run cannot be read.
+/// Reason why the description of a run cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -236,8 +236,8 @@ impl std::fmt::Display for ReadError {
 }
 impl std::error::Error for ReadError {}
 
-/// Fuzz target: reads the description of a run, writes it and reads it again. Returns whether it
-/// was read. The replay of the corpus uses it too.
+/// Exercise for the fuzz target and its corpus's test: reads the description of a run, writes it
+/// and reads it again. Returns true if it was read.
 ///
 /// Panics: if the reader panics or refuses the written text.
 #[doc(hidden)]
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_run_description_reads_back_equal() {
         let mut rows = Rows::default();
         rows.push(&json!({ "packets": 3, "took_s": 0.5 })).expect("units are there");
         let machine = Machine { load_1min: Some(0.25), cpus: Some(2), ..Machine::default() };

@@ -1,14 +1,14 @@
-//! Rows that are JSON objects, as a table: one column per field that occurs in any row, of the kind
-//! that fits all its values.
+//! Conversion of rows that are JSON objects to a table: one column for each field that occurs in
+//! any row, of the kind that fits all its values.
 //!
-//! Leaves out: nested objects, which become their text. Read [`Table::of_objects`].
+//! Leaves out: nested objects, which are stored as their JSON text. Read [`Table::of_objects`].
 
 use crate::{Cell, Kind, Table, TableError};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 impl Table {
-    /// The table of `rows`. Columns are in the order of their first occurrence.
+    /// Converts `rows` to a table. Columns are in the order of their first occurrence.
     ///
     /// ```
     /// use anabranch_record::Table;
@@ -18,7 +18,7 @@ impl Table {
     /// assert_eq!(Table::of_objects(&rows).unwrap().rows(), 2);
     /// ```
     ///
-    /// Errors: a column of fractions without a unit, a text that is too long.
+    /// Errors: a column of fractions without a unit; a text that is too long.
     pub fn of_objects(rows: &[Map<String, Value>]) -> Result<Self, TableError> {
         let mut columns: Vec<(&str, Option<Kind>)> = Vec::new();
         for (field, value) in rows.iter().flatten() {
@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn column_has_the_kind_that_its_values_share() {
+    fn column_kind_fits_all_of_its_values() {
         let rows: Vec<Map<String, Value>> = [
             json!({ "count": 1, "rate_mbps": 1, "delta": -1, "any": true, "never": null }),
             json!({ "rate_mbps": 0.5, "delta": 2, "any": [1], "late": "yes" }),

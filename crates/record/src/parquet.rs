@@ -1,9 +1,9 @@
 //! Parquet files: only the part of the format that a [`Table`] needs.
 //!
 //! Source: the Apache Parquet format 2.11 (`parquet.thrift`, `Encodings.md`, `LogicalTypes.md`) and
-//! Thrift's compact protocol (`thrift-compact-protocol.md`); sections are named where they are
-//! used. Every column is optional and flat, so it has definition levels of one bit and no
-//! repetition levels. A row group has one page of plain values per column (version 1); texts have a
+//! Thrift's compact protocol (`thrift-compact-protocol.md`); comments name the section at each use.
+//! Every column is optional and flat, so it has definition levels of one bit and no repetition
+//! levels. A row group has one page of plain values per column (version 1); text columns have a
 //! dictionary before that page. Integers in the file are little-endian.
 //!
 //! The reasons for not using a library are in ARCHITECTURE.md, "By hand, and why".
@@ -18,8 +18,7 @@ use std::io::{self, Write};
 pub const ROW_GROUP_ROWS: usize = 128 * 1024;
 
 const MAGIC: &[u8] = b"PAR1";
-/// The version is the version of this writer. The program's version is in the description of the
-/// run.
+/// Version of this writer. The program's version is in the description of the run.
 const CREATED_BY: &str = "anabranch version 1";
 
 // `parquet.thrift`: Type, ConvertedType, FieldRepetitionType, Encoding, CompressionCodec, PageType.
@@ -37,7 +36,7 @@ const UNCOMPRESSED: i64 = 0;
 const DATA_PAGE: i64 = 0;
 const DICTIONARY_PAGE: i64 = 2;
 
-/// The part of a column in one row group, in the file.
+/// The bytes of a column in one row group of the file.
 struct Chunk {
     values: usize,
     dictionary_at: Option<u64>,
@@ -48,9 +47,9 @@ struct Chunk {
 impl Table {
     /// Writes the whole table as one Parquet file.
     ///
-    /// Cost: linear. One row group of [`ROW_GROUP_ROWS`] is in memory a second time, one column at
-    /// a time.
-    /// Errors: only errors of `out`.
+    /// Cost: linear. The encoded form of one row group of [`ROW_GROUP_ROWS`] is in memory, one
+    /// column at a time.
+    /// Errors: errors of `out` only.
     /// Source: the Apache Parquet format, version 2.11; `parquet.rs` lists the parts that are used.
     pub fn write_parquet(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
         write(self, out)
@@ -61,7 +60,7 @@ impl Table {
 fn write(table: &Table, out: &mut impl Write) -> io::Result<()> {
     out.write_all(MAGIC)?;
     let mut written = MAGIC.len() as u64;
-    // Number of values of each column in earlier groups.
+    // Number of values of each column in earlier row groups.
     let mut passed = vec![0; table.columns.len()];
     let mut groups = Vec::new();
     for first in (0..table.rows()).step_by(ROW_GROUP_ROWS) {
@@ -88,8 +87,8 @@ fn write(table: &Table, out: &mut impl Write) -> io::Result<()> {
     out.write_all(MAGIC)
 }
 
-/// Returns the pages of a column for these rows, and the length of its dictionary page, if any.
-/// Advances `passed` past its values.
+/// Returns the pages of a column for these rows, and the length of its dictionary page; `None`
+/// without a dictionary. Advances `passed` past the values of these rows.
 fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (Vec<u8>, Option<u64>) {
     let present = &column.present[rows];
     let first = *passed;
@@ -130,8 +129,8 @@ fn chunk(column: &Column, rows: std::ops::Range<usize>, passed: &mut usize) -> (
     (bytes, dictionary_bytes)
 }
 
-/// The distinct texts of these values in order of occurrence, and the index of each value among
-/// them.
+/// The distinct texts of these values in order of occurrence, and for each value the index of its
+/// text.
 fn dictionary(texts: &TextColumn, values: std::ops::Range<usize>) -> (Vec<&str>, Vec<u32>) {
     let mut places = std::collections::BTreeMap::new();
     let mut distinct = Vec::new();
@@ -145,7 +144,7 @@ fn dictionary(texts: &TextColumn, values: std::ops::Range<usize>) -> (Vec<&str>,
     (distinct, indices)
 }
 
-/// `Encodings.md`, Plain: BYTE_ARRAY.
+/// Encodes texts (`Encodings.md`, Plain: BYTE_ARRAY).
 fn plain_texts(texts: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for text in texts {
@@ -155,8 +154,8 @@ fn plain_texts(texts: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Writes numbers of `width` bits consecutively, lowest bit of a byte first. The last byte is
-/// filled with zeros.
+/// Writes numbers of `width` bits consecutively, starting at the lowest bit of a byte. The last
+/// byte is padded with zeros.
 fn pack(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
     let (mut bits, mut held) = (0u64, 0);
     for &number in numbers {
@@ -173,7 +172,7 @@ fn pack(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
     }
 }
 
-/// Writes numbers of `width` bits as runs of one number, and as groups of eight between runs.
+/// Writes numbers of `width` bits: repeated numbers as runs, all others in groups of eight.
 ///
 /// Source: `Encodings.md`, Run Length Encoding / Bit-Packing Hybrid.
 fn write_hybrid(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
@@ -192,7 +191,7 @@ fn write_hybrid(out: &mut Vec<u8>, numbers: &[u32], width: u8) {
             while length < rest.len() && run(&rest[length..]).is_none() {
                 length = rest.len().min(length + 8);
             }
-            // Only the last group of a column can be incomplete; it is filled with zeros.
+            // Only the last group of a column can be incomplete; it is padded with zeros.
             let groups = length.div_ceil(8);
             write_varint(out, (groups as u64) << 1 | 1);
             let begin = out.len();
@@ -221,7 +220,7 @@ fn write_page(out: &mut Vec<u8>, page_type: i64, values: usize, encoding: i64, b
     out.extend(body);
 }
 
-/// `parquet.thrift`: FileMetaData.
+/// Encodes the footer (`parquet.thrift`: FileMetaData).
 fn footer(table: &Table, groups: &[(usize, Vec<Chunk>)]) -> Vec<u8> {
     let mut file = Thrift::default();
     file.i32(1, 2);
@@ -292,8 +291,8 @@ fn describe(schema: &mut Thrift, column: &Column) {
     }
 }
 
-/// A structure to be written in Thrift's compact protocol. Fields are added in ascending order of
-/// their numbers.
+/// A structure in Thrift's compact protocol. Fields must be added in ascending order of their
+/// numbers.
 ///
 /// Source: `thrift-compact-protocol.md`, Struct encoding and List and set.
 #[derive(Default)]
@@ -312,7 +311,8 @@ impl Thrift {
     const LIST: u8 = 9;
     const STRUCT: u8 = 12;
 
-    /// No structure here has two fields more than 15 apart, so the short form always suffices.
+    /// Writes a field's header. The short form always suffices, because consecutive field numbers
+    /// differ by at most 15.
     fn begin(&mut self, field: u8, wire_type: u8) {
         self.bytes.push((field - self.field) << 4 | wire_type);
         self.field = field;
@@ -379,7 +379,7 @@ const fn zigzag(n: i64) -> u64 {
     ((n << 1) ^ (n >> 63)) as u64
 }
 
-/// Writes a number with seven bits per byte, lowest first. All bytes but the last have their
+/// Writes a number with seven bits per byte, lowest first. All bytes except the last have their
 /// highest bit set (ULEB128).
 fn write_varint(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {

@@ -2,8 +2,8 @@
 //!
 //! A [`Capture`] is a pcapng file of one section. It has an interface for each link, and a block
 //! for each packet that crossed the link, with its time to the nanosecond. Only the headers of a
-//! packet are captured ([`PacketHead`]): a simulation has no payload bytes, and a capture states
-//! both the length of a packet and the length of its captured part.
+//! packet are captured ([`PacketHead`]), because a simulation has no payload bytes. A capture
+//! states both the length of a packet and the length of its captured part.
 //!
 //! Source: the PCAP Next Generation Capture File Format (draft-ietf-opsawg-pcapng), sections 3
 //! (blocks, options) and 4.1 to 4.3 (section header, interface description, enhanced packet).
@@ -11,7 +11,8 @@
 //! Packets begin with their IP header (LINKTYPE_RAW = 101, draft-ietf-opsawg-pcaplinktype):
 //! simulated packets have no Ethernet framing.
 //!
-//! Times count from the start of the simulation, which readers show as the first of January 1970.
+//! Times count from the start of the simulation, which readers of captures show as the first of
+//! January 1970.
 //!
 //! Leaves out: reading, several sections, statistics, name resolution. Read [`Capture`] and
 //! [`PacketHead`] first.
@@ -47,7 +48,7 @@ const IF_TSRESOL: u16 = 9;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interface(u32);
 
-/// Why a block was not written.
+/// Reason why a block was not written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CaptureError {
@@ -57,7 +58,7 @@ pub enum CaptureError {
     Head(HeadError),
     /// A name or a comment is longer than [`TEXT_BYTES_MAX`]. Nothing was written.
     TextTooLong {
-        /// Its length.
+        /// Length of the text in bytes.
         got_bytes: usize,
     },
 }
@@ -86,7 +87,7 @@ impl From<HeadError> for CaptureError {
     }
 }
 
-/// A capture that is written to `out`.
+/// A pcapng capture that is written to `out`.
 ///
 /// Cost: one write per block; wrap files in a `BufWriter`.
 ///
@@ -112,19 +113,19 @@ impl From<HeadError> for CaptureError {
 pub struct Capture<W> {
     out: W,
     interfaces: u32,
-    /// The current block; kept to reuse its memory.
+    /// Buffer for the current block, reused for every block.
     block: Vec<u8>,
 }
 
 impl<W: Write> Capture<W> {
-    /// A capture without interfaces that names `program` as its writer.
+    /// Creates a capture without interfaces, with `program` as the name of the writer.
     ///
     /// Errors: errors of `out`; a name longer than [`TEXT_BYTES_MAX`].
     pub fn new(out: W, program: &str) -> Result<Self, CaptureError> {
         let mut new = Self { out, interfaces: 0, block: Vec::new() };
         new.begin(SECTION_HEADER);
         new.block.extend(BYTE_ORDER_MAGIC.to_le_bytes());
-        // Version 1.0; the length of the section is not known yet.
+        // Version 1.0; the length of the section is unknown.
         new.block.extend([1, 0, 0, 0]);
         new.block.extend((-1i64).to_le_bytes());
         new.text(SHB_USERAPPL, program)?;
@@ -133,7 +134,7 @@ impl<W: Write> Capture<W> {
         Ok(new)
     }
 
-    /// Adds an interface. It may come after packets of other interfaces.
+    /// Adds an interface, at any time before its first packet.
     ///
     /// Errors: errors of `out`; a name longer than [`TEXT_BYTES_MAX`].
     pub fn interface(&mut self, name: &str, speed: BitRate) -> Result<Interface, CaptureError> {
@@ -151,11 +152,11 @@ impl<W: Write> Capture<W> {
         Ok(id)
     }
 
-    /// Adds a packet, with an optional comment, for example that it was dropped, and why.
+    /// Adds a packet, with an optional comment, for example the reason why it was dropped.
     ///
     /// Units: `at` is rounded down to a nanosecond.
-    /// Errors: errors of `out`; impossible headers; a comment longer than [`TEXT_BYTES_MAX`].
-    /// Panics: on an interface that exists only in another capture.
+    /// Errors: errors of `out`; invalid headers; a comment longer than [`TEXT_BYTES_MAX`].
+    /// Panics: if the interface is of another capture and does not exist in this one.
     pub fn packet(
         &mut self,
         on: Interface,
@@ -184,7 +185,8 @@ impl<W: Write> Capture<W> {
         self.out
     }
 
-    /// Section 3.1: type and length come first; the length is filled in at the end.
+    /// Begins a block (section 3.1): type and length come first; the length is filled in at the
+    /// end.
     fn begin(&mut self, block_type: u32) {
         self.block.clear();
         self.block.extend(block_type.to_le_bytes());
@@ -199,8 +201,8 @@ impl<W: Write> Capture<W> {
         Ok(())
     }
 
-    /// Section 3.5. The length of everything before an option is a multiple of four bytes, and so
-    /// is the length of an option.
+    /// Appends an option (section 3.5). The length of all bytes before an option is a multiple of
+    /// four, and so is the length of an option.
     fn option(&mut self, code: u16, value: &[u8]) {
         self.block.extend(code.to_le_bytes());
         self.block.extend((value.len() as u16).to_le_bytes());

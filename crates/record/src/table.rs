@@ -1,8 +1,8 @@
 //! Tables: many rows of the same typed columns, for example flows and time series.
 //!
 //! A [`Table`] is built row by row ([`Table::push`]) or column by column ([`Table::push_column`]);
-//! any cell may be null. Names follow the rule of [`crate::Rows`]: a column of fractions has a unit
-//! in its name. [`Table::write_parquet`] makes the file.
+//! any cell may be null. Names follow the same rule as in [`crate::Rows`]: a column of fractions
+//! has a unit in its name. [`Table::write_parquet`] writes the file.
 //!
 //! Leaves out: nested columns (use [`crate::Rows`] for them), dates (times are numbers with a
 //! unit), reading. Read [`Table`] and [`Cell`] first.
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 /// Maximum number of columns of a table.
 pub const COLUMNS_MAX: usize = 1_000;
-/// Maximum length of a text in bytes. A page of the distinct texts of a row group then stays below
-/// 2^31 bytes.
+/// Maximum length of a text in bytes. With this limit, a page of the distinct texts of a row group
+/// stays below 2^31 bytes.
 pub const TEXT_BYTES_MAX: usize = 4_096;
 
 /// The type of a column.
@@ -23,7 +23,7 @@ pub enum Kind {
     I64,
     /// Whole numbers: counts, sizes, points in time.
     U64,
-    /// Fractions; the column's name contains their unit.
+    /// Fractions; the column's name contains the unit.
     F64,
     /// True or false.
     Bool,
@@ -31,7 +31,7 @@ pub enum Kind {
     Text,
 }
 
-/// A value in a row of a column.
+/// A value in one row and one column.
 ///
 /// ```
 /// use anabranch_record::Cell;
@@ -42,20 +42,20 @@ pub enum Kind {
 pub enum Cell<'a> {
     /// The value is unknown or does not apply.
     Null,
-    /// See [`Kind::I64`].
+    /// A value of a column of [`Kind::I64`].
     I64(i64),
-    /// See [`Kind::U64`].
+    /// A value of a column of [`Kind::U64`].
     U64(u64),
-    /// See [`Kind::F64`]. Finite: a missing value is [`Cell::Null`].
+    /// A value of a column of [`Kind::F64`]. It must be finite; a missing value is [`Cell::Null`].
     F64(f64),
-    /// See [`Kind::Bool`].
+    /// A value of a column of [`Kind::Bool`].
     Bool(bool),
-    /// See [`Kind::Text`].
+    /// A value of a column of [`Kind::Text`].
     Text(&'a str),
 }
 
 impl Cell<'_> {
-    /// The only kind of column that accepts the cell; `None` for null, which fits every column.
+    /// The kind of column that accepts the cell; `None` for null, which every column accepts.
     pub const fn kind(&self) -> Option<Kind> {
         match self {
             Self::Null => None,
@@ -90,20 +90,20 @@ impl<'a, T: Into<Cell<'a>>> From<Option<T>> for Cell<'a> {
     }
 }
 
-/// Why a column or a row was refused. The table is unchanged.
+/// Reason why a column or a row was refused. The table is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
     /// A column of fractions has no unit in its name.
     NoUnit {
-        /// The column.
+        /// Name of the column.
         column: String,
     },
     /// A column has no name.
     NoName,
     /// Another column has the same name.
     NameTaken {
-        /// The column.
+        /// Name of the column.
         column: String,
     },
     /// The table would have more than [`COLUMNS_MAX`] columns.
@@ -115,9 +115,9 @@ pub enum TableError {
         /// Number of cells in the row.
         got: usize,
     },
-    /// A column is longer or shorter than the others.
+    /// A column is longer or shorter than the other columns.
     ColumnLength {
-        /// The column.
+        /// Name of the column.
         column: String,
         /// Number of rows.
         need: usize,
@@ -126,7 +126,7 @@ pub enum TableError {
     },
     /// A cell has another kind than its column.
     WrongKind {
-        /// The column.
+        /// Name of the column.
         column: String,
         /// Kind of the column.
         need: Kind,
@@ -135,14 +135,14 @@ pub enum TableError {
     },
     /// A number is NaN or infinite.
     NotFinite {
-        /// The column.
+        /// Name of the column.
         column: String,
     },
     /// A text is longer than [`TEXT_BYTES_MAX`].
     TextTooLong {
-        /// The column.
+        /// Name of the column.
         column: String,
-        /// The text's length.
+        /// Length of the text in bytes.
         got_bytes: usize,
     },
 }
@@ -176,11 +176,11 @@ impl std::fmt::Display for TableError {
 }
 impl std::error::Error for TableError {}
 
-/// Rows of typed columns.
+/// A table: rows of typed columns.
 ///
 /// Shape: the length of every column is the number of rows.
-/// Cost: one byte per cell, plus the value if it is not null: 8 bytes for a number, 1 for a truth
-/// value, 4 for a repeated text.
+/// Cost: one byte per cell, plus the value if it is not null: 8 bytes for a number, 1 for a
+/// Boolean, 4 for a repeated text.
 ///
 /// ```
 /// use anabranch_record::{Cell, Kind, Table};
@@ -199,16 +199,16 @@ pub struct Table {
     rows: usize,
 }
 
-/// One column. Nulls have no value, so `values` may be shorter than `present`.
+/// One column. Nulls have no entry in `values`, which may thus be shorter than `present`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Column {
     pub name: String,
-    /// For every row, whether there is a value.
+    /// For every row, true if the column has a value.
     pub present: Vec<bool>,
     pub values: ColumnValues,
 }
 
-/// The existing values of a column, in order.
+/// The non-null values of a column, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ColumnValues {
     I64(Vec<i64>),
@@ -218,7 +218,7 @@ pub(crate) enum ColumnValues {
     Text(TextColumn),
 }
 
-/// Texts; equal ones are stored once.
+/// Texts of a column; equal texts are stored once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TextColumn {
     /// The distinct texts in order of occurrence.
@@ -298,9 +298,9 @@ impl Column {
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     ///
-    /// Errors: a name that is empty, repeated or without a unit; more than [`COLUMNS_MAX`].
+    /// Errors: a name that is empty, repeated or without a unit; more than [`COLUMNS_MAX`] columns.
     pub fn new(columns: &[(&str, Kind)]) -> Result<Self, TableError> {
         let mut table = Self::default();
         for &(name, kind) in columns {
@@ -311,7 +311,7 @@ impl Table {
 
     /// Adds a row: one cell per column, in the order of the columns.
     ///
-    /// Errors: see [`TableError`]; nothing is added in that case.
+    /// Errors: see [`TableError`]; the table is then unchanged.
     pub fn push(&mut self, row: &[Cell<'_>]) -> Result<(), TableError> {
         if row.len() != self.columns.len() {
             return Err(TableError::RowLength { need: self.columns.len(), got: row.len() });
@@ -322,10 +322,10 @@ impl Table {
         Ok(())
     }
 
-    /// Adds a column after the others: one cell per row. The first column determines the number of
-    /// rows.
+    /// Adds a column after the existing ones: one cell per row. The first column determines the
+    /// number of rows.
     ///
-    /// Errors: see [`TableError`]; nothing is added in that case.
+    /// Errors: see [`TableError`]; the table is then unchanged.
     pub fn push_column<'a, C: Into<Cell<'a>>>(
         &mut self,
         name: &str,
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_and_columns_make_the_same_table() {
+    fn tables_from_rows_and_from_columns_are_equal() {
         let mut by_row = Table::new(&[("flow", Kind::U64), ("name", Kind::Text), ("took_s", Kind::F64)])
             .expect("units are there");
         by_row.push(&[1u64.into(), "a".into(), 0.5.into()]).expect("fits");
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_have_a_limit() {
+    fn columns_above_the_maximum_are_refused() {
         let names: Vec<String> = (0..=COLUMNS_MAX).map(|n| n.to_string()).collect();
         let columns: Vec<_> = names.iter().map(|n| (n.as_str(), Kind::Bool)).collect();
         assert!(Table::new(&columns[..COLUMNS_MAX]).is_ok());

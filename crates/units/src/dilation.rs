@@ -1,4 +1,4 @@
-//! Time dilation: a network that runs slower than the machine by a whole factor.
+//! Time dilation: an emulated network runs slower than the machine by a whole factor.
 //!
 //! Source: Gupta et al., *To Infinity and Beyond: Time-Warped Network Emulation*, NSDI 2006,
 //! section 2. Leaves out: clocks of programs and of the kernel. Read [`Dilation`] first.
@@ -6,13 +6,13 @@
 use crate::Duration;
 use serde::{Deserialize, Serialize};
 
-/// Real time that passes in each second of emulated time, as a whole number from 1 to
+/// Real seconds that pass in each second of emulated time: a whole number from 1 to
 /// [`Dilation::MAX`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Dilation(u32);
 
-/// A dilation that no emulation can have.
+/// A dilation out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DilationError {
     value: String,
@@ -62,7 +62,7 @@ impl Default for Dilation {
 impl Dilation {
     /// No dilation: emulated time is real time.
     pub const NONE: Self = Self(1);
-    /// The largest: a millisecond of the network takes a second.
+    /// The largest dilation: a millisecond of the network takes about a second.
     pub const MAX: Self = Self(1_024);
 
     /// The factor.
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn emulated_time_comes_back_from_real_time(factor in 1..=Dilation::MAX.0, ps in 0u64..1 << 50) {
+        fn emulated_time_survives_conversion_to_real_time(factor in 1..=Dilation::MAX.0, ps in 0u64..1 << 50) {
             let dilation = Dilation(factor);
             let emulated = Duration::from_ps(ps);
             let back = dilation.emulated(dilation.real(emulated));

@@ -1,17 +1,17 @@
-//! A finding of a crate's `doctor` about the machine.
+//! A finding about the machine, made by a crate's `doctor`.
 //!
 //! Leaves out: the checks of a `doctor`. Read [`Finding`].
 
-/// One fact about the machine.
+/// A fact about the machine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Finding {
-    /// The thing that was looked at.
+    /// Name of the checked item.
     pub name: &'static str,
     /// True if the machine passes.
     pub ok: bool,
     /// The finding in words.
     pub detail: String,
-    /// The fix; `None` if nothing needs to be done.
+    /// The fix; `None` if no fix is needed.
     pub fix: Option<String>,
 }
 

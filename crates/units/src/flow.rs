@@ -5,27 +5,27 @@
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// A TCP connection by its 5-tuple (the protocol is always TCP), from the view of the host at its
+/// A TCP connection by its 5-tuple (the protocol is always TCP), in the view of the host at its
 /// local end.
 ///
-/// One connection has several spellings: an IPv4 address may be mapped into IPv6, and an IPv6
+/// One connection has several representations: an IPv4 address may be mapped to IPv6, and an IPv6
 /// address may have a meaningless scope. [`FlowKey::canonical`] is equal for all of them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowKey {
     /// Address and port at this host; in an announced flow, the sender's.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address and port of the other end.
     pub remote: SocketAddr,
 }
 
 impl FlowKey {
-    /// The connection between these two ends, by its canonical name.
+    /// Creates the canonical key of the connection between these two ends.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Self { local: canonical(local), remote: canonical(remote) }
     }
 
-    /// Returns the canonical spelling: an IPv4 address mapped into IPv6 becomes the IPv4 address,
+    /// Returns the canonical representation: an IPv4-mapped IPv6 address becomes the IPv4 address,
     /// and an IPv6 address keeps a scope only if it is link-local.
     ///
     /// Source: RFC 4291, section 2.5.5.2 (mapped addresses); RFC 4007, section 6 (scopes).
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mapped_address_is_the_address_that_it_maps() {
+    fn mapped_address_equals_its_ipv4_address() {
         let mapped = FlowKey::new(
             "[::ffff:10.0.0.1]:80".parse().expect("good"),
             "[::ffff:10.0.0.2]:9".parse().expect("good"),
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn only_link_local_addresses_have_scopes() {
+    fn canonical_keeps_scopes_of_link_local_addresses_only() {
         let with =
             |ip: &str, scope| SocketAddr::from(SocketAddrV6::new(ip.parse().expect("good"), 80, 7, scope));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! FNV-1a and a finaliser: they distinguish texts, but are no protection against a forger.
+//! FNV-1a and a finaliser, which distinguish texts but do not protect against forgery.
 
 /// FNV-1a of 64 bits (Fowler, Noll, Vo).
 ///

@@ -1,16 +1,17 @@
-//! Durations counted in buckets that grow with them: quantiles of any number of durations in little
-//! memory.
+//! Histogram of durations in buckets whose width grows with the duration: quantiles of any number
+//! of durations in little memory.
 //!
-//! Leaves out: the meaning of the durations, which the owner knows. Read [`Histogram`] first.
+//! Leaves out: the meaning of the durations. Read [`Histogram`] first.
 
-/// Sub-buckets of a power of two: values are kept to within 1/32, 3.1 %.
+/// Binary logarithm of the number of sub-buckets of a power of two: values are kept to within 1/32,
+/// 3.1 %.
 const SUB_BITS: u32 = 5;
 const BUCKETS: usize = (40 - SUB_BITS as usize + 1) << SUB_BITS;
 
-/// Counts of lengths of time in buckets that grow with the value.
+/// Counts of durations, in buckets whose width grows with the value.
 ///
-/// Units: nanoseconds; above 2^40 ns (18 minutes) all count as that. Cost: room for the buckets up
-/// to the longest, 9 KiB at most.
+/// Units: nanoseconds; values above 2^40 ns (18 minutes) share the last bucket.
+/// Cost: memory for the buckets up to the longest value, 9 KiB at most.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -40,7 +41,7 @@ impl Histogram {
         (((bucket - shift * sub + 1) as u64) << shift) - 1
     }
 
-    /// Counts one.
+    /// Counts one duration.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         let bucket = Self::bucket(ns);
@@ -54,7 +55,7 @@ impl Histogram {
 
     /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
-        // Counts from other sources are no more than there are buckets.
+        // A deserialised histogram may have too many counts, so these are cut.
         let buckets = self.counts.len().max(other.counts.len()).min(BUCKETS);
         self.counts.resize(buckets, 0);
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
@@ -62,13 +63,13 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// Number of values counted.
+    /// Number of durations counted.
     pub const fn total(&self) -> u64 {
         self.total
     }
 
-    /// The value that `share` of all are at or below, in microseconds, rounded up to the end of its
-    /// bucket; zero if there are none.
+    /// The duration that a `share` of all durations do not exceed, in microseconds, rounded up to
+    /// the end of its bucket; zero without durations.
     pub fn quantile_us(&self, share: f64) -> f64 {
         let rank = (self.total as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -81,7 +82,7 @@ impl Histogram {
         self.max_us()
     }
 
-    /// The longest, in microseconds; zero if there are none.
+    /// The longest duration, in microseconds; zero without durations.
     pub const fn max_us(&self) -> f64 {
         self.max_ns as f64 / 1e3
     }
@@ -94,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bucket_ends_at_or_just_above_its_values(ns in 0u64..1 << 40) {
+        fn bucket_end_is_within_a_thirty_second_above_values(ns in 0u64..1 << 40) {
             let end = Histogram::bucket_end_ns(Histogram::bucket(ns));
             prop_assert!(end >= ns && end - ns <= ns / 32, "{} {}", ns, end);
         }
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_is_zero_and_beyond_the_range_counts() {
+    fn empty_histogram_is_zero_and_overlong_durations_count() {
         let mut h = Histogram::new();
         assert_eq!(h.quantile_us(0.99), 0.0);
         h.record(u64::MAX);

@@ -1,4 +1,4 @@
-//! Ids: small integers that cannot be mistaken for one another.
+//! Ids: small integers of distinct types, so that ids of different kinds cannot be confused.
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($raw:ty)) => {
@@ -8,7 +8,7 @@ macro_rules! id {
         pub struct $name(pub $raw);
 
         impl $name {
-            /// The id as an index into a table that is kept by id.
+            /// The id as an index into a table that is ordered by id.
             #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -31,6 +31,7 @@ id! {
     LinkId(u32)
 }
 id! {
-    /// A peer as a protocol machine knows it. Drivers map it to a fabric host or a socket address.
+    /// A peer in the view of a protocol machine. Drivers map the id to a fabric host or a socket
+    /// address.
     PeerId(u32)
 }

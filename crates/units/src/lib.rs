@@ -1,13 +1,14 @@
 //! Quantities and names common to all crates.
 //!
-//! Points in time and durations in integer picoseconds ([`Instant`], [`Duration`]), sizes in bytes
-//! ([`ByteCount`]), rates in bits per second ([`BitRate`]), ids ([`SiteId`], [`LinkId`],
-//! [`PeerId`]) and random streams named after their use ([`Seed`]). Prefixes are decimal; powers of
-//! two are `Ki`, `Mi`, `Gi`. Only [`text::printable`] shows text from outside. A [`Finding`] is a
-//! fact about the machine, a [`Histogram`] counts durations, [`stats`] summarises small samples,
-//! and [`loss_ppm_max`] bounds losses in bursts.
+//! Points in time and durations are integer picoseconds ([`Instant`], [`Duration`]). Sizes are
+//! bytes ([`ByteCount`]), and rates bits per second ([`BitRate`]). There are ids ([`SiteId`],
+//! [`LinkId`], [`PeerId`]) and named random streams ([`Seed`]). Prefixes are decimal; powers of two
+//! are `Ki`, `Mi`, `Gi`. Text from outside is shown only through [`text::printable`]. A [`Finding`]
+//! is a fact about the machine, a [`Histogram`] counts durations, [`stats`] summarises small
+//! samples, and [`loss_ppm_max`] limits the loss rate for a burst length.
 //!
-//! Leaves out: anything that reads a clock or the machine. Read [`Instant`] and [`BitRate`] first.
+//! Leaves out: all code that reads a clock or the machine's state. Read [`Instant`] and [`BitRate`]
+//! first.
 
 mod dilation;
 mod finding;
@@ -36,34 +37,35 @@ pub use random::{RandomStream, Seed};
 pub use run_instant::RunInstant;
 pub use time::{Duration, Instant, time_in_words};
 
-/// A quantity in text that could not be read, with the expected form.
+/// Reason why a text is not a quantity, with the expected form. Long texts are shortened in
+/// messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParseQuantityError {
     /// The text does not begin with a number.
     NoNumber {
-        /// The whole text.
+        /// The refused text.
         text: String,
     },
-    /// There is a number and nothing behind it. Of a long text all errors hold the beginning.
+    /// The text is a number without a unit.
     NoUnit {
-        /// The whole text.
+        /// The refused text.
         text: String,
         /// The same value with the usual unit.
         example: String,
-        /// The units that would have been understood.
+        /// The supported units.
         known: &'static str,
     },
     /// The unit is unknown.
     UnknownUnit {
-        /// The whole text.
+        /// The refused text.
         text: String,
-        /// The units that would have been understood.
+        /// The supported units.
         known: &'static str,
     },
-    /// The value does not fit the quantity's range.
+    /// The value is out of the quantity's range.
     OutOfRange {
-        /// The whole text.
+        /// The refused text.
         text: String,
     },
 }
@@ -86,8 +88,8 @@ impl std::fmt::Display for ParseQuantityError {
 }
 impl std::error::Error for ParseQuantityError {}
 
-/// Splits `12.5 ms` into its number and its unit, and scales the number by the unit's factor.
-/// `usual` is the unit that the error for a number without unit suggests.
+/// Parses `12.5 ms` into number and unit, and scales the number by the unit's factor. `usual` is
+/// the unit that the error for a number without a unit suggests.
 fn parse_scaled(
     text: &str,
     units: &[(&str, f64)],
@@ -95,7 +97,7 @@ fn parse_scaled(
     known: &'static str,
 ) -> Result<u64, ParseQuantityError> {
     const SHOWN_CHARS_MAX: usize = 60;
-    // Excerpt of the text for a message.
+    // The beginning of the text, for a message.
     let shown = || match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -115,7 +117,7 @@ fn parse_scaled(
         .iter()
         .find(|(name, _)| *name == unit)
         .ok_or_else(|| ParseQuantityError::UnknownUnit { text: shown(), known })?;
-    // Whole numbers stay exact; only a decimal point uses floating point.
+    // Whole numbers are exact; only a decimal point needs floating point.
     let exact = number.parse::<u64>().ok().and_then(|n| {
         (factor >= 1.0 && factor.fract() == 0.0).then(|| n.checked_mul(factor as u64)).flatten()
     });
@@ -137,16 +139,16 @@ fn write_trimmed(f: &mut std::fmt::Formatter<'_>, value: f64, unit: &str) -> std
     write!(f, "{text} {unit}")
 }
 
-/// The exercise of a quantity in text and of an unknown name, for the fuzz target and its corpus's
-/// test. True if the text is a size, a rate or a time.
+/// Exercise for the fuzz target and its corpus's test: reads a text as a quantity and as an unknown
+/// name. Returns true if the text is a size, a rate or a time.
 ///
-/// Panics: where a reader does, where a quantity is shown so that it does not read back, or where a
-/// message has several lines.
+/// Panics: if a reader panics, if a quantity's text does not read back, or if a message has several
+/// lines.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     fn reads<Q: std::str::FromStr<Err = ParseQuantityError> + std::fmt::Display>(text: &str) -> bool {
         text.parse::<Q>().is_ok_and(|quantity| {
-            // Near the maximum, rounding for display exceeds it.
+            // Near the maximum, the rounded text may exceed the range.
             let shown = quantity.to_string();
             let again = shown.parse::<Q>().map(drop);
             assert!(matches!(again, Ok(()) | Err(ParseQuantityError::OutOfRange { .. })), "{text}: {shown}");

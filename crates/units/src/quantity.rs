@@ -1,11 +1,11 @@
-//! Sizes and rates: bytes, bits per second, and the time that one takes at the other.
+//! Sizes and rates: bytes, bits per second, and the transmission time of a size at a rate.
 
 use crate::Duration;
 use crate::text_form::serde_as_text;
 
 /// A size.
 ///
-/// Units: bytes. In text: `32 MiB`, `1.5 GB`, `64 B`; serialised as such text. A number without
+/// Units: bytes. In text: `32 MiB`, `1.5 GB`, `64 B`; serialised as such text. A number without a
 /// unit is refused.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteCount(u64);
@@ -17,14 +17,15 @@ pub struct ByteCount(u64);
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BitRate(u64);
 
-/// A rate as picoseconds per byte in 32.32 fixed point: one multiplication per packet, no division.
+/// A rate as picoseconds per byte in 32.32 fixed point, so that a transmission time needs one
+/// multiplication and no division.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Serialiser {
     ps_per_byte_q32: u64,
 }
 
 impl ByteCount {
-    /// No bytes.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
     /// A size of `n` bytes.
@@ -39,7 +40,7 @@ impl ByteCount {
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
-    /// Bytes.
+    /// Number of bytes.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -83,10 +84,9 @@ impl BitRate {
     pub fn as_mbps_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
-    /// Time to serialise `size` at this rate, rounded down to a picosecond.
+    /// Time to transmit `size` at this rate, rounded down to a picosecond.
     ///
-    /// Panics: never for a rate of at least 1 bit/s; a zero rate has no answer and gives the
-    /// longest duration.
+    /// Panics: never. A rate of zero gives the longest duration.
     pub fn transmit_time(self, size: ByteCount) -> Duration {
         if self.0 == 0 {
             return Duration::from_ps(u64::MAX);
@@ -94,12 +94,12 @@ impl BitRate {
         let ps = u128::from(size.0) * 8_000_000_000_000 / u128::from(self.0);
         Duration::from_ps(u64::try_from(ps).unwrap_or(u64::MAX))
     }
-    /// The rate at which `size` passes in `time`, rounded down; `None` for no time at all.
+    /// The rate at which `size` is transmitted in `time`, rounded down; `None` if `time` is zero.
     pub fn average(size: ByteCount, time: Duration) -> Option<Self> {
         let ps = u128::from(time.as_ps());
         (ps > 0).then(|| Self((u128::from(size.0) * 8_000_000_000_000 / ps).min(u128::from(u64::MAX)) as u64))
     }
-    /// This rate prepared for the hot path; `None` for a zero rate.
+    /// Converts the rate for the hot path; `None` for a rate of zero.
     pub fn serialiser(self) -> Option<Serialiser> {
         (self.0 > 0).then(|| Serialiser {
             ps_per_byte_q32: ((8_000_000_000_000u128 << 32) / u128::from(self.0)) as u64,
@@ -115,7 +115,7 @@ impl std::ops::Mul<u64> for BitRate {
 }
 
 impl Serialiser {
-    /// Time to serialise `bytes` bytes, rounded down to a picosecond.
+    /// Time to transmit `bytes` bytes, rounded down to a picosecond.
     #[inline]
     pub const fn time(self, bytes: u32) -> Duration {
         Duration::from_ps(((bytes as u128 * self.ps_per_byte_q32 as u128) >> 32) as u64)
@@ -205,7 +205,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_and_rates_read_their_usual_spellings() {
+    fn sizes_and_rates_parse_their_usual_spellings() {
         assert_eq!("32 MiB".parse(), Ok(ByteCount::mib(32)));
         assert_eq!("1500 B".parse(), Ok(ByteCount::new(1500)));
         assert_eq!("20Mbit/s".parse(), Ok(BitRate::mbps(20)));
@@ -214,7 +214,7 @@ mod tests {
         assert!("20 MiB/s".parse::<BitRate>().is_err());
     }
 
-    /// #17: `queue = 64` was a queue of 64 bytes, without a word.
+    /// #17: `queue = 64` meant a queue of 64 bytes, without a warning.
     #[test]
     fn size_without_unit_is_refused_with_a_suggestion() {
         let said = "64".parse::<ByteCount>().expect_err("no unit").to_string();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_packet_takes_twelve_microseconds_at_a_gigabit() {
+    fn full_packet_takes_twelve_microseconds_at_one_gigabit() {
         let size = ByteCount::new(1500);
         assert_eq!(BitRate::gbps(1).transmit_time(size), Duration::from_us(12));
     }

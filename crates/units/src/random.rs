@@ -1,4 +1,4 @@
-//! Named random streams: one component's draws never shift another's.
+//! Named random streams: one component's draws do not shift another component's draws.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -21,35 +21,37 @@ pub struct Seed(u64);
 pub struct RandomStream(Xoshiro256PlusPlus);
 
 impl Seed {
-    /// The seed `n`.
+    /// Creates the seed `n`.
     pub const fn new(n: u64) -> Self {
         Self(n)
     }
-    /// The stream called `name` for the component numbered `id`.
+    /// Creates the stream called `name` for the component numbered `id`.
     pub fn stream(self, name: &str, id: u64) -> RandomStream {
-        // FNV-1a over the name, then the id; xoshiro's seeding mixes the rest (splitmix64).
+        // FNV-1a over the name, the id and the seed; xoshiro's seeding mixes the result further
+        // (splitmix64).
         let hash = crate::fnv1a(name.bytes().chain(id.to_le_bytes()).chain(self.0.to_le_bytes()));
         RandomStream(Xoshiro256PlusPlus::seed_from_u64(hash))
     }
 }
 
 impl RandomStream {
-    /// The next 64 random bits.
+    /// Draws 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
-    /// A number below `n`, each as likely but for a bias under `n / 2^64`. Zero for `n` = 0.
+    /// Draws a number below `n`, uniformly except for a bias under `n / 2^64`. Returns zero for `n`
+    /// = 0.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
-    /// A number in [0, 1), for planners and reports.
+    /// Draws a number in [0, 1), for planners and reports.
     #[inline]
     pub fn unit_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
-    /// True `ppm` times in a million.
+    /// Returns true with a probability of `ppm` in a million.
     #[inline]
     pub fn chance_ppm(&mut self, ppm: u32) -> bool {
         self.below(1_000_000) < u64::from(ppm)

@@ -3,16 +3,17 @@
 use crate::{Duration, Instant};
 use std::ops::{Add, Sub};
 
-/// An instant of a run that is at most 213 days (2^64 ps) long.
+/// An instant of a run of at most 213 days (2^64 ps).
 ///
-/// Units: picoseconds since the run began. A later [`Instant`] becomes [`RunInstant::MAX`].
+/// Units: picoseconds since the run began. An [`Instant`] beyond the range becomes
+/// [`RunInstant::MAX`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunInstant(u64);
 
 impl RunInstant {
     /// The beginning of the run.
     pub const ZERO: Self = Self(0);
-    /// The last instant of any run.
+    /// The latest instant that can be represented.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The instant `ps` picoseconds into the run.
@@ -28,7 +29,7 @@ impl RunInstant {
     pub const fn as_ps(self) -> u64 {
         self.0
     }
-    /// The time from `earlier` to `self`: zero if `earlier` is later.
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
     #[inline]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_ps(self.0.saturating_sub(earlier.0))

@@ -1,9 +1,10 @@
 //! Means, percentiles and confidence intervals of small samples.
 //!
-//! Source: Student's t for the interval of a mean, as in Law, *Simulation Modeling and Analysis*,
-//! section 4.5. `f64`, as results go into reports only.
+//! Source: Student's t for the confidence interval of a mean, as in Law, *Simulation Modeling and
+//! Analysis*, section 4.5. Results are `f64`, because they are only for reports.
 
-/// Two-sided 95 % quantiles of Student's t by degrees of freedom, 1 to 30; beyond, the normal's.
+/// Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom; for more, the normal
+/// distribution's quantile is used.
 const T_95: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
@@ -15,11 +16,11 @@ const NORMAL_95: f64 = 1.960;
 pub struct Mean {
     /// The mean.
     pub mean: f64,
-    /// The interval is `mean` plus and minus this; none for fewer than two values.
+    /// Half the width of the interval around `mean`; `None` for fewer than two values.
     pub half_width: Option<f64>,
 }
 
-/// The mean of `values`; none for none.
+/// The mean of `values`; `None` without values.
 pub fn mean(values: &[f64]) -> Option<Mean> {
     if values.is_empty() {
         return None;
@@ -33,15 +34,15 @@ pub fn mean(values: &[f64]) -> Option<Mean> {
     Some(Mean { mean, half_width })
 }
 
-/// The value below which the share `q` (0 to 1) of the sorted `values` lies, by the nearest rank;
-/// none for none.
+/// The value below which the share `q` (0 to 1) of the sorted values lies, by the nearest rank;
+/// `None` without values.
 pub fn percentile(sorted: &[f64], q: f64) -> Option<f64> {
     let rank = (q * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// Jain's fairness index: 1 where all are equal, 1/n where one has all; none for none or only
-/// zeros.
+/// Jain's fairness index: 1 if all values are equal, 1/n if only one of n is not zero. `None`
+/// without values, or if all are zero.
 ///
 /// Source: Jain, Chiu and Hawe, DEC-TR-301 (1984).
 pub fn fairness(values: &[f64]) -> Option<f64> {
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_students() {
+    fn confidence_interval_uses_students_t() {
         // 1..5: mean 3, variance 2.5, t(4) = 2.776.
         let m = mean(&[1.0, 2.0, 3.0, 4.0, 5.0]).expect("five values");
         assert_eq!(m.mean, 3.0);
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_values_of_the_sample() {
+    fn percentile_is_a_value_of_the_sample() {
         let sorted: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(percentile(&sorted, 0.5), Some(50.0));
         assert_eq!(percentile(&sorted, 0.99), Some(99.0));
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_one_for_equals_down_to_a_share() {
+    fn fairness_is_between_one_over_n_and_one() {
         assert_eq!(fairness(&[2.0, 2.0, 2.0]), Some(1.0));
         assert_eq!(fairness(&[5.0, 0.0, 0.0, 0.0]), Some(0.25));
         assert_eq!(fairness(&[0.0]), None);

@@ -1,22 +1,21 @@
-//! Text that came from outside, made fit to be shown: on a terminal, in a log, in a message of one
-//! line.
+//! Text from outside, made safe to show: on a terminal, in a log, in a message of one line.
 //!
 //! Source: Unicode Standard, section 23.1 (control codes), Annex 9, section 2 (directional
 //! formatting characters), and the general category Cf (format). Differs: two joiners (U+200C,
-//! U+200D) stay, without which some scripts cannot be written, and format characters that are
-//! shown. [`decode`] reads files of text as editors on any system save them.
-//! Leaves out: markup (the writers of XML and HTML escape theirs), and width. Read [`printable`],
-//! [`brief`] and, for messages about an unknown name, [`known`].
+//! U+200D) are kept, because some scripts need them, and so are format characters that have a
+//! glyph. [`decode`] reads text files in the encodings of common editors. Leaves out: markup (the
+//! writers of XML and HTML escape their texts); width. Read [`printable`], [`brief`] and, for
+//! messages about an unknown name, [`known`].
 
 use std::borrow::Cow;
 
-/// The text in one line that shows as it is.
+/// Returns the text in a form that shows on one line exactly as it is stored.
 ///
-/// Control characters (C0, delete, C1, line breaks of any kind), changes of direction and
-/// characters that are not shown become U+FFFD. A file name can then move no cursor, colour no
-/// line, break no table's row, show nothing backwards and hide nothing.
+/// Control characters (C0, delete, C1, line breaks of any kind), direction changes and invisible
+/// characters become U+FFFD. So a file name cannot move the cursor, change colours, break a table's
+/// row, show text backwards or hide text.
 ///
-/// Cost: one pass; nothing is copied where nothing is changed.
+/// Cost: one pass; no copy if the text is unchanged.
 ///
 /// ```
 /// use anabranch_units::text::printable;
@@ -37,10 +36,10 @@ pub fn is_printable(text: &str) -> bool {
     !text.contains(misleads)
 }
 
-/// The beginning of a text as [`printable`] has it: at most `chars_max` characters, with `...`
-/// after them where there are more.
+/// The beginning of a text in the form of [`printable`]: at most `chars_max` characters, followed
+/// by `...` if there are more.
 ///
-/// Cost: no more than that beginning is read.
+/// Cost: only the beginning is read.
 ///
 /// ```
 /// use anabranch_units::text::brief;
@@ -54,18 +53,18 @@ pub fn brief(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Why the bytes of a file are not read as text.
+/// Reason why the bytes of a file are not text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The file names its encoding, which is not read.
+    /// The file names an encoding that is not supported.
     Encoding(String),
-    /// Bytes that are not UTF-8, from this line on, counted from 1.
+    /// Bytes that are not UTF-8.
     NotUtf8 {
-        /// The line.
+        /// Line of the first invalid byte, counted from 1.
         line: usize,
     },
-    /// A byte order mark of UTF-16 before bytes that are not UTF-16.
+    /// Bytes that are not UTF-16, after a byte order mark of UTF-16.
     NotUtf16,
 }
 
@@ -83,8 +82,8 @@ impl std::fmt::Display for DecodeError {
 }
 impl std::error::Error for DecodeError {}
 
-/// The text of a file: UTF-8, UTF-16 with a byte order mark, or XML that says it is ISO 8859-1. The
-/// byte order mark is left out, and every line ends with `\n`.
+/// Decodes the text of a file: UTF-8, UTF-16 with a byte order mark, or XML that declares ISO
+/// 8859-1. The byte order mark is removed, and every line ends with `\n`.
 ///
 /// Errors: see [`DecodeError`].
 ///
@@ -135,7 +134,7 @@ fn is_latin1(name: &str) -> bool {
     ["iso-8859-1", "iso8859-1", "latin1", "latin-1"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// The encoding that an XML declaration names, other than UTF-8.
+/// The encoding that an XML declaration names; `None` for UTF-8.
 fn declared_encoding(bytes: &[u8]) -> Option<String> {
     const DECLARATION_BYTES_MAX: usize = 256;
     let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(DECLARATION_BYTES_MAX)]);
@@ -146,14 +145,14 @@ fn declared_encoding(bytes: &[u8]) -> Option<String> {
     (!name.eq_ignore_ascii_case("utf-8")).then(|| name.to_owned())
 }
 
-/// The most names that [`known`] lists.
+/// Maximum number of names that [`known`] lists.
 const LISTED_MAX: usize = 16;
 /// Maximum number of names compared with one, and maximum number of characters in a name.
 const COMPARED_MAX: usize = 4_096;
 const COMPARED_CHARS_MAX: usize = 64;
 
-/// The known names, for a message about an unknown `name`: first the most similar one, then all
-/// names, or the first 16 and how many more.
+/// Lists the known names, for a message about an unknown `name`. First the most similar name, then
+/// all names, or the first 16 and the number of further ones.
 ///
 /// Cost: at most 4,096 names are compared.
 ///
@@ -189,8 +188,8 @@ pub fn known<N: AsRef<str>>(name: &str, names: impl IntoIterator<Item = N>) -> S
 }
 
 /// Number of letters to change, insert or delete (Levenshtein 1966) to turn one name into the
-/// other, ignoring case and the kind of hyphen; `None` above a third of the letters, where a
-/// confusion is implausible.
+/// other, ignoring case and the kind of hyphen. `None` if it exceeds a third of the letters, so
+/// that a confusion is implausible.
 fn distance(one: &str, other: &str) -> Option<usize> {
     let plain = |text: &str| -> Vec<char> {
         let letters = text.chars().take(COMPARED_CHARS_MAX + 1).flat_map(char::to_lowercase);
@@ -213,7 +212,7 @@ fn distance(one: &str, other: &str) -> Option<usize> {
     Some(row[other.len()]).filter(|far| *far <= longest / 3)
 }
 
-/// Returns true if a terminal would not simply show the character.
+/// Returns true if a terminal would not show the character as a glyph.
 fn misleads(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -222,7 +221,7 @@ fn misleads(c: char) -> bool {
             '\u{ad}'
                 | '\u{61c}'
                 | '\u{180e}'
-                // Zero width space; marks, line breaks, embeddings and overrides of direction.
+                // Zero width space; direction marks, line breaks, embeddings and overrides.
                 | '\u{200b}'
                 | '\u{200e}'
                 | '\u{200f}'
@@ -245,7 +244,7 @@ fn misleads(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// #52: files from other systems were refused as having no valid UTF-8.
+    /// #52: files from other systems were refused as invalid UTF-8.
     #[test]
     fn files_of_other_systems_decode() {
         let utf16 = |unit: fn(u16) -> [u8; 2]| -> Vec<u8> {
@@ -270,7 +269,7 @@ mod tests {
     }
     use proptest::prelude::*;
 
-    /// #17: a peer's words reached operators' terminals with their escape sequences.
+    /// #17: a peer's text reached operators' terminals with its escape sequences.
     #[test]
     fn terminal_controls_and_direction_marks_are_replaced() {
         for c in
@@ -284,9 +283,9 @@ mod tests {
         }
     }
 
-    /// #48: names with characters that are not shown looked like others.
+    /// #48: names with invisible characters looked like other names.
     #[test]
-    fn format_characters_that_are_not_shown_are_replaced() {
+    fn invisible_format_characters_are_replaced() {
         for c in
             "\u{ad}\u{61c}\u{180e}\u{200b}\u{202a}\u{2060}\u{2069}\u{206f}\u{feff}\u{fff9}\u{1d173}\u{e0041}"
                 .chars()
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_name_is_answered_by_similar_ones_and_list() {
+    fn known_lists_names_and_suggests_the_most_similar() {
         let names = ["star", "dumbbell", "leaf-spine", "fat-tree"];
         assert!(known("fat_tree", names).starts_with("did you mean `fat-tree`? There are star, "));
         assert!(known("Leafspine", names).starts_with("did you mean `leaf-spine`?"));
@@ -311,7 +310,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_is_most_like_itself(name in "\\PC{1,12}", other in "\\PC{1,12}") {
+        fn name_distance_is_symmetric_and_zero_to_itself(name in "\\PC{1,12}", other in "\\PC{1,12}") {
             prop_assert_eq!(distance(&name, &name), Some(0));
             prop_assert_eq!(distance(&name, &other), distance(&other, &name));
         }

@@ -1,9 +1,9 @@
-//! The text form of quantities in files: how serde writes and reads a quantity.
+//! The text form of quantities in files, which serde writes and reads.
 //!
-//! Leaves out: the text itself, which `Display` and `FromStr` of a quantity have.
+//! Leaves out: the format of the text, which `Display` and `FromStr` of a quantity define.
 
-/// Serialises a quantity exactly: as text with its base unit, and reads any text that `FromStr`
-/// takes. Its schema is a text with an example.
+/// Implements serde exactly: writes a quantity as text, with the base unit if needed, and reads any
+/// text that `FromStr` accepts. The schema is a text with an example.
 macro_rules! serde_as_text {
     ($type:ident) => {
         impl schemars::JsonSchema for $type {
@@ -20,7 +20,8 @@ macro_rules! serde_as_text {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 let pretty = self.to_string();
-                // The pretty form rounds to three decimals: the base unit loses nothing.
+                // The short form rounds to three decimals; if it is not exact, the base unit is
+                // used.
                 if pretty.parse::<Self>().as_ref() == Ok(self) {
                     s.serialize_str(&pretty)
                 } else {
@@ -49,7 +50,8 @@ macro_rules! serde_as_text {
                         text.parse().map_err(E::custom)
                     }
                 }
-                // Accepts any type, so that a bare number is refused with a hint about its unit.
+                // Accepts any type, so that a bare number is refused with a hint about the missing
+                // unit.
                 d.deserialize_any(Text)
             }
         }

@@ -1,8 +1,8 @@
-//! Points and lengths of time in integer picoseconds.
+//! Points in time and durations in integer picoseconds.
 //!
-//! A run's clock starts at [`Instant::ZERO`] and counts 2^128 ps, which no daemon outlives. A
-//! [`Duration`] counts 2^64 ps, 213 days: no timeout is longer. Wall-clock dates are not
-//! represented: they belong to drivers.
+//! A run's clock starts at [`Instant::ZERO`] and counts 2^128 ps, longer than any daemon runs. A
+//! [`Duration`] counts 2^64 ps, 213 days, longer than any timeout. Wall-clock dates are not
+//! represented, because only drivers use them.
 
 use std::ops::{Add, AddAssign, Sub};
 
@@ -10,7 +10,7 @@ use std::ops::{Add, AddAssign, Sub};
 ///
 /// Units: picoseconds since the run began.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// Eight bytes' alignment keeps structures of instants and words without padding.
+// An alignment of eight bytes avoids padding in structures of instants and words.
 #[repr(Rust, packed(8))]
 pub struct Instant(u128);
 
@@ -24,10 +24,10 @@ pub struct Duration(u64);
 impl Instant {
     /// The beginning of the run.
     pub const ZERO: Self = Self(0);
-    /// The last instant that can be described; for `advance(until)` without an end.
+    /// The latest instant that can be represented; used for `advance(until)` without an end.
     pub const MAX: Self = Self(u128::MAX);
 
-    /// Returns the earliest of the instants that are set.
+    /// Returns the earliest of the instants that are set; `None` if none is set.
     ///
     /// Simulated hosts call it for each packet, so the array is read in place instead of moved into
     /// an iterator.
@@ -63,7 +63,7 @@ impl Instant {
         let ns = self.0 / 1_000;
         if ns > u64::MAX as u128 { u64::MAX } else { ns as u64 }
     }
-    /// The instant a standard duration after the clock's start.
+    /// The instant `since_start` after the clock's start.
     pub const fn from_std(since_start: std::time::Duration) -> Self {
         Self(since_start.as_nanos() * 1_000)
     }
@@ -76,41 +76,41 @@ impl Instant {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e12
     }
-    /// The time from `earlier` to `self`: zero if `earlier` is later, [`Duration::MAX`] beyond 213
-    /// days.
+    /// The time from `earlier` to `self`; zero if `earlier` is later, and at most
+    /// [`Duration::MAX`], 213 days.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::saturating_from_ps(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Duration {
-    /// No time at all.
+    /// The zero duration.
     pub const ZERO: Self = Self(0);
 
-    /// The longest length, 213 days.
+    /// The longest duration, 213 days.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A length of `ps` picoseconds, at most [`Duration::MAX`].
+    /// A duration of `ps` picoseconds, at most [`Duration::MAX`].
     const fn saturating_from_ps(ps: u128) -> Self {
         if ps > u64::MAX as u128 { Self::MAX } else { Self(ps as u64) }
     }
-    /// A length of `ps` picoseconds.
+    /// A duration of `ps` picoseconds.
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
-    /// A length of `ns` nanoseconds.
+    /// A duration of `ns` nanoseconds.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns * 1_000)
     }
-    /// A length of `us` microseconds.
+    /// A duration of `us` microseconds.
     pub const fn from_us(us: u64) -> Self {
         Self(us * 1_000_000)
     }
-    /// A length of `ms` milliseconds.
+    /// A duration of `ms` milliseconds.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000_000)
     }
-    /// A length of `s` seconds.
+    /// A duration of `s` seconds.
     pub const fn from_secs(s: u64) -> Self {
         Self(s * 1_000_000_000_000)
     }
@@ -130,18 +130,18 @@ impl Duration {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e12
     }
-    /// The standard library's duration, rounded down to a nanosecond.
+    /// Converts to the standard library's duration, rounded down to a nanosecond.
     pub const fn to_std(self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.as_ns())
     }
-    /// A standard duration, at most [`Duration::MAX`].
+    /// Converts a duration of the standard library, at most [`Duration::MAX`].
     pub const fn from_std(d: std::time::Duration) -> Self {
         Self::saturating_from_ps(d.as_nanos() * 1_000)
     }
 }
 
-/// The sum is at most [`Instant::MAX`]: a deadline beyond the end of the clock is at its end, and
-/// not in the past.
+/// The sum is at most [`Instant::MAX`], so a deadline beyond the end of the clock is at the end,
+/// and not in the past.
 impl Add<Duration> for Instant {
     type Output = Self;
     #[inline]
@@ -216,8 +216,8 @@ impl std::str::FromStr for Duration {
 }
 
 impl Duration {
-    /// The duration in words: whole seconds, minutes, hours or days; below a second as in
-    /// [`std::fmt::Display`].
+    /// The duration in words: whole seconds, minutes, hours or days. Below a second, the text is
+    /// as in [`std::fmt::Display`].
     ///
     /// ```
     /// use anabranch_units::Duration;
@@ -230,7 +230,7 @@ impl Duration {
     }
 }
 
-/// [`Duration::in_words`] for lengths that may exceed 213 days, to whole seconds.
+/// The text of [`Duration::in_words`] for durations that may exceed 213 days, to whole seconds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -272,15 +272,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earliest_instant_ignores_absent_ones() {
+    fn earliest_ignores_absent_instants() {
         let at = |ps| Some(Instant::from_ps(ps));
         assert_eq!(Instant::earliest([None, at(3), None, at(2), at(5)]), at(2));
         assert_eq!(Instant::earliest([None, None]), None);
     }
 
-    /// #48: the sum wrapped, so that a deadline near the end of the clock was in the past.
+    /// #48: the sum wrapped around, so that a deadline near the end of the clock was in the past.
     #[test]
-    fn the_clock_ends_and_does_not_wrap() {
+    fn clock_saturates_and_does_not_wrap() {
         let second = Duration::from_secs(1);
         let last = Instant::from_ps(u128::MAX - 1);
         assert_eq!([last + second, Instant::MAX + second], [Instant::MAX; 2]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_saturate_and_instants_go_on() {
+    fn durations_saturate_and_instants_continue() {
         let years = std::time::Duration::from_secs(40 * 366 * 86_400);
         let late = Instant::from_std(years);
         assert_eq!(late.saturating_since(Instant::ZERO), Duration::MAX);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn text_reads_back_as_the_same_length() {
+    fn duration_text_reads_back_equal() {
         for ps in [0, 7, 1_500, 2_000_000, 12_500_000_000, 90_000_000_000_000] {
             let d = Duration::from_ps(ps);
             assert_eq!(d.to_string().parse::<Duration>(), Ok(d), "{d}");
@@ -309,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn a_length_without_unit_is_refused() {
+    fn duration_without_unit_is_refused() {
         let error = "5".parse::<Duration>().expect_err("no unit");
         assert!(error.to_string().contains("ms"), "{error}");
     }
 
     #[test]
-    fn a_negative_length_is_refused() {
+    fn negative_duration_is_refused() {
         assert!("-5ms".parse::<Duration>().is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! Dead hosts, ports and switches, and what a job has left after them.
+//! Dead hosts, ports and switches of a job, and the circuits that remain.
 //!
-//! A spare host takes the place of a dead one on all switches: a circuit switch joins any ports.
-//! Spares that are left take the places of the hosts with most dead ports. Circuits of a dead port
-//! without a spare move to other switches, and bytes whose standing circuit is dead take a detour
-//! over other hosts.
+//! A spare host replaces a dead host on all switches, because a circuit switch joins any ports.
+//! Further spares replace the hosts with the most dead ports. Circuits of a dead port without a
+//! spare move to other switches, and bytes whose standing circuit is dead take a detour over other
+//! hosts.
 
 use super::Job;
 use crate::parallel::{Piece, PieceOrders, level::level, timed};
@@ -12,35 +12,35 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// Most failures that one list names.
+/// Maximum number of failures in one list.
 const LISTED_MAX: usize = 64;
 
 /// Dead hosts, ports and switches of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// Hosts of the job.
+    /// Dead hosts, by number in the job.
     pub hosts: BTreeSet<usize>,
-    /// Ports: switch and host.
+    /// Dead ports: switch and host.
     pub ports: BTreeSet<(usize, usize)>,
-    /// Switches with all their ports.
+    /// Dead switches, whose ports are all dead.
     pub switches: BTreeSet<usize>,
 }
 
-/// A list of failures that cannot be read, or names what the network lacks.
+/// Reason why a list of failures is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailuresError {
-    /// Text of another form.
+    /// Text that is not a list of failures.
     Form(String),
-    /// More failures than [`Failures`] takes from text.
+    /// More than 64 failures.
     Many(usize),
-    /// A host or switch that the job lacks.
+    /// A host or switch that the job does not have.
     NoSuch {
-        /// Word of the part: host or switch.
+        /// Kind of the part: host or switch.
         part: &'static str,
-        /// Its number.
+        /// Number of the part.
         number: usize,
-        /// How many there are.
+        /// Number of such parts in the job.
         count: usize,
     },
 }
@@ -61,20 +61,20 @@ impl fmt::Display for FailuresError {
 
 impl std::error::Error for FailuresError {}
 
-/// Why a job cannot go on.
+/// Reason why a job cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobFailure {
     /// More dead or isolated hosts than spares.
     Hosts {
-        /// Hosts that need a spare.
+        /// Number of hosts that need a spare.
         dead: usize,
-        /// Spare hosts.
+        /// Number of spare hosts.
         spares: usize,
     },
     /// No switch is left.
     Switches,
-    /// No standing circuits and no schedule of days reach all pairs of a phase.
+    /// Neither standing circuits nor a schedule of days reach all pairs of a phase.
     Unreachable {
         /// Name of the phase.
         phase: String,
@@ -101,7 +101,7 @@ impl std::error::Error for JobFailure {}
 impl FromStr for Failures {
     type Err = FailuresError;
 
-    /// Reads a list such as `host=3,port=0:5,switch=1`.
+    /// Parses a list such as `host=3,port=0:5,switch=1`.
     ///
     /// Errors: text of another form, or more than 64 failures.
     fn from_str(text: &str) -> Result<Self, FailuresError> {
@@ -128,7 +128,7 @@ impl FromStr for Failures {
 }
 
 impl Failures {
-    /// Refuses failures of parts that `job` lacks.
+    /// Refuses failures of parts that `job` does not have.
     ///
     /// Errors: a host or a switch out of range.
     pub fn check(&self, job: &Job) -> Result<(), FailuresError> {
@@ -145,10 +145,10 @@ impl Failures {
         Ok(())
     }
 
-    /// Ports that stay dead once spare hosts have taken the places of dead hosts and of hosts
-    /// without ports, then of those with most dead ports.
+    /// Ports that stay dead after spare hosts have replaced dead hosts and hosts without ports,
+    /// then the hosts with the most dead ports.
     ///
-    /// Errors: more such hosts than spares, or no switch left.
+    /// Errors: more dead or isolated hosts than spares; no switch left.
     pub(super) fn dead_ports(&self, job: &Job) -> Result<DeadPorts, JobFailure> {
         let (hosts, switches) = (job.hosts, job.switches.count);
         if self.switches.len() >= switches {
@@ -161,7 +161,7 @@ impl Failures {
                     self.switches.contains(&switch) || self.ports.contains(&(switch, host));
             }
         }
-        // All ports of a dead host are dead. A spare host mends none of a dead switch.
+        // All ports of a dead host are dead. A spare host repairs no port of a dead switch.
         let left = || (0..switches).filter(|switch| !self.switches.contains(switch));
         let dead_of = |host: usize| match self.hosts.contains(&host) {
             true => left().count(),
@@ -183,9 +183,11 @@ impl Failures {
     }
 }
 
-/// Moves pieces whose ports are dead to the switches where their ports have least to do. `None` where a pair shares no switch.
+/// Moves pieces whose ports are dead to the switches where these ports are least busy. `None` if a
+/// pair's live ports share no switch.
 ///
-/// They go between the other pieces, in their order, or behind them: the shorter of the two stands.
+/// The moved pieces go either between the other pieces, in the original order, or behind them; the
+/// order with the shorter makespan is returned.
 pub(super) fn moved(racks: usize, night: u64, orders: &PieceOrders, dead: &DeadPorts) -> Option<PieceOrders> {
     let makespan = |orders: &PieceOrders| timed(racks, night, orders).makespan();
     let (between, behind) =
@@ -193,7 +195,7 @@ pub(super) fn moved(racks: usize, night: u64, orders: &PieceOrders, dead: &DeadP
     Some(if makespan(&behind) < makespan(&between) { behind } else { between })
 }
 
-/// Moves pieces whose ports are dead, `behind` places after their own.
+/// Moves pieces whose ports are dead to positions `behind` later than their original ones.
 fn moved_to(
     racks: usize,
     night: u64,

@@ -1,6 +1,6 @@
-//! Jobs in TOML.
+//! Parser of jobs in TOML.
 //!
-//! Leaves out: the rules of a job, which [`Job::check`] has. Read [`Job::from_str`] first.
+//! Leaves out: the rules of a job, which [`Job::check`] enforces. Read [`Job::from_str`] first.
 
 use super::{Job, JobError, Phase};
 use crate::parallel::Switches;
@@ -10,27 +10,27 @@ use serde::Deserialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest file, in bytes.
+/// Maximum size of a file, in bytes.
 const FILE_BYTES_MAX: usize = 16 << 20;
-/// Longest name of a phase, in bytes.
+/// Maximum length of a phase's name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Most of `big` or `small` flows of a host in the pattern `experts`.
+/// Number of large flows, and of small flows, of each host in the pattern `experts`.
 const FLOWS: (usize, usize) = (4, 12);
 
-/// A mistake in a file.
+/// Reason why a file is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileError {
     /// A file longer than 16 MiB.
     Large {
-        /// Its length in bytes.
+        /// Size of the file in bytes.
         bytes: usize,
     },
     /// Text that is not a job.
     Wrong {
         /// Line of the mistake, from 1.
         line: usize,
-        /// The mistake and its remedy.
+        /// The mistake, and how to correct it.
         reason: String,
     },
     /// A job that cannot be planned.
@@ -70,17 +70,17 @@ fn one() -> usize {
     1
 }
 
-/// Which hosts send to which.
+/// Pattern of a phase's demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Pattern {
-    /// Ring all-reduce of `bytes`: each host sends 2 (N - 1) / N of them to the next host.
+    /// Ring all-reduce of `bytes`: each host sends 2 (N - 1) / N of `bytes` to the next host.
     RingAllReduce,
-    /// `bytes` from each host, shared equally among all others.
+    /// `bytes` from each host, shared equally among all other hosts.
     AllToAll,
-    /// `bytes` from each host but the last to the next.
+    /// `bytes` from each host, except the last, to the next host.
     Pipeline,
-    /// `bytes` from each host to experts: 70 % in 4 flows, 30 % in 12 flows, to drawn hosts.
+    /// `bytes` from each host to experts on drawn hosts: 70 % in 4 flows, 30 % in 12 flows.
     Experts,
 }
 
@@ -139,9 +139,10 @@ impl PhaseTable {
 impl FromStr for Job {
     type Err = FileError;
 
-    /// Reads a job.
+    /// Parses a job.
     ///
-    /// Errors: text that is no job, with its line, or a job that [`Job::check`] refuses.
+    /// Errors: text that is not a job, with the line of the mistake; a job that [`Job::check`]
+    /// refuses.
     fn from_str(text: &str) -> Result<Self, FileError> {
         if text.len() > FILE_BYTES_MAX {
             return Err(FileError::Large { bytes: text.len() });
@@ -151,7 +152,7 @@ impl FromStr for Job {
             line: error.span().map_or(1, |span| line(span.start)),
             reason: error.message().lines().collect::<Vec<_>>().join(" "),
         })?;
-        // Before matrices of this size are made.
+        // Checked before matrices of this size are allocated.
         if !(2..=super::HOSTS_MAX).contains(&file.hosts) {
             return Err(FileError::Job(JobError::Hosts(file.hosts)));
         }

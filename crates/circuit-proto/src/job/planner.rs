@@ -1,10 +1,12 @@
-//! When the circuits of a job turn: the best sequence of choices, step by step.
+//! Planner of a job's circuits: the best sequence of choices, step by step.
 //!
-//! A state is what stands after a step; for each state the sequence that ends first is kept. For chains of phases this is
-//! optimal among the choices; for other graphs it is a heuristic. The best single state held for the whole job, which is
-//! *staying*, is always among the candidates: no plan is worse.
+//! A state is the set of standing circuits after a step; for each state, only the sequence that
+//! ends first is kept. The result is optimal among the choices for chains of phases, and a
+//! heuristic for other graphs. *Staying*, the best single state for the whole job, is always among
+//! the candidates, so no plan is worse than staying.
 //!
-//! Leaves out: schedules of one phase ([`crate::parallel`]) and paths over standing circuits (`standing`).
+//! Leaves out: schedules of one phase ([`crate::parallel`]) and paths over standing circuits
+//! (`standing`).
 
 use super::failure::moved;
 use super::{Failures, Job, JobError, JobFailure};
@@ -15,25 +17,25 @@ use crate::standing::{DeadPorts, rings, standing_layers, time_over};
 use crate::sums::Sums;
 use anabranch_units::Duration;
 
-/// Demands of a job whose own matchings are tried as standing circuits.
+/// Maximum number of demands of a job whose own matchings are tried as standing circuits.
 const OWN_MAX: usize = 6;
 
 /// Action of the circuits for one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Choice {
-    /// The circuits that stand stay.
+    /// The standing circuits are kept.
     Stay,
-    /// Other circuits are set up, and then stand.
+    /// The switches reconfigure to other circuits, which then are the standing ones.
     Turn,
-    /// A schedule of days runs; its last circuits stand for nobody.
+    /// A schedule of days runs; no later phase uses its last circuits.
     Days,
     /// The phase has nothing to send.
     Idle,
 }
 
 impl Choice {
-    /// Its word in tables.
+    /// Name of the choice in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stay => "stay",
@@ -53,54 +55,55 @@ pub struct Step {
     pub phase: usize,
     /// Action of the circuits.
     pub choice: Choice,
-    /// End of the phases before and of the computation.
+    /// Time at which the hosts have computed and can send.
     pub ready: Duration,
-    /// Last byte.
+    /// Time of the phase's last byte.
     pub end: Duration,
-    /// Standing circuits in use, as a number; `None` for days and for nothing to send.
+    /// Index of the standing circuits in use; `None` for a schedule of days and for an idle phase.
     held: Option<usize>,
 }
 
-/// Choices for all steps, and what they are measured by.
+/// Choices for all steps, their makespan, and the makespans to compare it with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobPlan {
     /// Steps in order.
     pub steps: Vec<Step>,
     /// End of the last step.
     pub makespan: Duration,
-    /// Time that no choice of circuits and relays undercuts, with the ports that work.
+    /// Lower bound of the makespan for any choice of circuits and relays, with the ports that work.
     pub bound: Duration,
-    /// Makespan of the best circuits that stand for the whole job. `None` if none reach all pairs.
+    /// Makespan of the best circuits that are kept for the whole job. `None` if none reach all
+    /// pairs.
     pub staying: Option<Duration>,
-    /// Makespan of a packet switch without nights, with the ports that work.
+    /// Makespan of a packet switch, which has no nights, with the ports that work.
     pub packet: Duration,
 }
 
-/// Times of one demand by each choice, in picoseconds.
+/// Times of one demand under each choice, in picoseconds.
 struct Costs {
     orders: PieceOrders,
     days: Option<u64>,
-    /// Over each of the standing circuits. `None` where a pair has no path.
+    /// Time over each set of standing circuits. `None` if a pair has no path.
     standing: Vec<Option<u64>>,
     bound: u64,
     packet: u64,
 }
 
-/// A job with the schedules and the standing circuits that its plans choose from.
+/// A job, with the schedules and the standing circuits from which its plans choose.
 pub struct Planner<'a> {
     job: &'a Job,
-    /// Times of each distinct demand.
+    /// Times of each distinct demand, by pair.
     times: Vec<Vec<u64>>,
-    /// Distinct demand of each phase. `None` for nothing to send.
+    /// Index of each phase's demand in `times`. `None` if the phase sends no bytes.
     demand_of: Vec<Option<usize>>,
     standing: Vec<Vec<Matching>>,
     costs: Vec<Costs>,
-    /// Ports of a network in which all parts work.
+    /// Ports of a network without failures.
     ports: DeadPorts,
 }
 
 impl<'a> Planner<'a> {
-    /// Schedules each demand and weighs the standing circuits.
+    /// Schedules each demand, and computes its time over each set of standing circuits.
     ///
     /// Errors: a job that [`Job::check`] refuses.
     pub fn new(job: &'a Job) -> Result<Self, JobError> {
@@ -144,17 +147,18 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The plan of the job while all parts work.
+    /// The plan of the job without failures.
     ///
     /// Panics: never; a ring reaches all hosts.
     pub fn plan(&self) -> JobPlan {
         self.planned(&self.costs, &self.ports).expect("a ring reaches all hosts")
     }
 
-    /// The plan of the job after `failures`, which are checked: circuits of dead ports move, and bytes take detours.
+    /// The plan of the job after `failures`, which the caller has checked: circuits of dead ports
+    /// move, and bytes take detours.
     ///
-    /// Errors: why the job cannot go on.
-    /// Cost: paths over the standing circuits; no schedule is made from the start.
+    /// Errors: the reason why the job cannot continue.
+    /// Cost: paths over the standing circuits; existing schedules are adapted, not recomputed.
     pub fn plan_after(&self, failures: &Failures) -> Result<JobPlan, JobFailure> {
         let racks = self.job.hosts;
         let night = self.job.switches.night.as_ps();
@@ -177,9 +181,11 @@ impl<'a> Planner<'a> {
         self.planned(&self.costs.iter().zip(&self.times).map(after).collect::<Vec<_>>(), &ports)
     }
 
-    /// Makespan of `plan` if the phases send the bytes of `truth`: circuits last until their pair has sent its bytes.
+    /// Makespan of `plan` if the phases send the bytes of `truth`: each circuit lasts until its
+    /// pair has sent its bytes.
     ///
-    /// Errors: a job that [`Job::check`] refuses, or bytes of a pair that the plan does not reach.
+    /// Errors: a job that [`Job::check`] refuses; bytes of a pair for which the plan has no
+    /// circuits.
     /// Panics: if `truth` has other phases, hosts or switches.
     pub fn executed(&self, plan: &JobPlan, truth: &Job) -> Result<Duration, JobError> {
         truth.check()?;
@@ -218,7 +224,8 @@ impl<'a> Planner<'a> {
         Ok(Duration::from_ps(run.end()))
     }
 
-    /// The first pair with bytes in `times` that `phase` has none for.
+    /// Returns an error for the first pair that has bytes in `times` but none in the plan of
+    /// `phase`.
     fn unplanned(&self, phase: usize, times: &[u64]) -> Option<JobError> {
         let planned = self.demand_of[phase].map(|demand| &self.times[demand]);
         let is_planned = |pair: usize| planned.is_some_and(|planned| planned[pair] > 0);
@@ -227,7 +234,7 @@ impl<'a> Planner<'a> {
         Some(JobError::Unplanned { phase: self.job.phases[phase].name.clone(), source, destination })
     }
 
-    /// The plan over `ports` that are not dead, with the times of each demand over them.
+    /// The plan with the dead ports `ports`, given the times of each demand with these ports.
     fn planned(&self, costs: &[Costs], ports: &DeadPorts) -> Result<JobPlan, JobFailure> {
         let mut steps = Steps::default();
         let held = (0..self.standing.len()).filter_map(|held| self.held(costs, held, &mut steps));
@@ -247,7 +254,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// The whole job over standing circuits that never turn.
+    /// The run of the whole job over one set of standing circuits that is never changed.
     fn held(&self, costs: &[Costs], held: usize, steps: &mut Steps) -> Option<Run> {
         let mut run = Run::default();
         for _ in 0..self.job.iterations {
@@ -281,7 +288,7 @@ impl<'a> Planner<'a> {
         Ok(runs.into_iter().min_by_key(Run::end).expect("a run for one state at least"))
     }
 
-    /// Of each state after `phase` the run that ends first. Cost: O(states^2 + states * phases).
+    /// For each state after `phase`, the run that ends first. Cost: O(states^2 + states * phases).
     fn next(&self, runs: &[Run], phase: usize, costs: &Costs, steps: &mut Steps) -> Vec<Run> {
         let standing = costs.standing.iter().enumerate();
         let all = standing.filter_map(|(held, time)| time.map(|time| PhaseMode::Standing(held, time)));
@@ -295,8 +302,8 @@ impl<'a> Planner<'a> {
             .collect()
     }
 
-    /// Time of the job if each phase sends for `time`: the longest path of an iteration, or the
-    /// time of the busiest port of hosts with `alive` ports.
+    /// Lower bound of the job's time if each phase sends for `time`. The maximum of the longest
+    /// path of an iteration, and of the time of the busiest port of hosts with `alive` ports.
     fn least(&self, alive: &[u64], costs: &[Costs], time: impl Fn(&Costs) -> u64) -> u64 {
         let sends = |phase: usize| self.demand_of[phase].map_or(0, |demand| time(&costs[demand]));
         let mut ends: Vec<u64> = Vec::new();
@@ -313,7 +320,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// How a phase sends, and its time.
+/// How a phase sends, with its time in picoseconds.
 #[derive(Clone, Copy)]
 enum PhaseMode {
     Idle,
@@ -321,19 +328,19 @@ enum PhaseMode {
     Days(u64),
 }
 
-/// Steps of all runs, each with the index of the one before it.
+/// Steps of all runs, each with the index of the run's previous step.
 #[derive(Default)]
 struct Steps(Vec<(Step, Option<usize>)>);
 
 impl Steps {
-    /// Advances a run, and keeps its step.
+    /// Advances a run, and stores its step.
     fn advance(&mut self, run: &mut Run, job: &Job, phase: usize, how: PhaseMode) {
         let step = run.advance(job, phase, how);
         self.0.push((step, run.last));
         run.last = Some(self.0.len() - 1);
     }
 
-    /// The steps of a run in their order.
+    /// The steps of a run, in order.
     fn until(&self, run: &Run) -> Vec<Step> {
         let before = |at: &usize| self.0[*at].1;
         let mut steps: Vec<Step> = std::iter::successors(run.last, before).map(|at| self.0[at].0).collect();
@@ -345,16 +352,17 @@ impl Steps {
 /// The state of the network after some steps.
 #[derive(Clone, Default)]
 struct Run {
-    /// Number of steps.
+    /// Number of the run's steps.
     count: usize,
-    /// Index of the last step among [`Steps`]. `None` before the first, and for a run whose steps
-    /// are not kept.
+    /// Index of the last step in [`Steps`]. `None` before the first step, and for a run whose steps
+    /// are not stored.
     last: Option<usize>,
-    /// Ends of the phases of this iteration.
+    /// Ends of the phases of the current iteration.
     ends: Vec<u64>,
-    /// End of the iteration before.
+    /// End of the previous iteration.
     begun: u64,
-    /// End of the network's last transfer. `None` before the first one, whose circuits stand in time.
+    /// End of the network's last transfer. `None` before the first transfer, whose circuits are set
+    /// up before the job starts.
     free: Option<u64>,
     held: Option<usize>,
 }
@@ -364,7 +372,7 @@ impl Run {
         self.ends.iter().copied().max().unwrap_or(0).max(self.begun)
     }
 
-    /// When `phase` is ready to send, and when it has sent.
+    /// Time at which `phase` is ready to send, and time at which it has sent.
     fn times(&self, job: &Job, phase: usize, how: PhaseMode) -> (u64, u64) {
         let begun = if phase == 0 { self.end() } else { self.begun };
         let before = job.phases[phase].after.iter().map(|before| self.ends[*before]).max();
@@ -377,7 +385,7 @@ impl Run {
             (PhaseMode::Standing(held, time), Some(free)) => {
                 ready.max(free + if self.held == Some(held) { 0 } else { night }) + time
             }
-            // The first night of each port passes while the network waits for the phase.
+            // The first night of each port can pass while the network waits for the phase.
             (PhaseMode::Days(time), Some(free)) => {
                 ready.max(free) + time - night.min(ready.saturating_sub(free))
             }
@@ -385,7 +393,7 @@ impl Run {
         (ready, end)
     }
 
-    /// Adds a step, and returns it.
+    /// Advances the run by one step, and returns the step.
     fn advance(&mut self, job: &Job, phase: usize, how: PhaseMode) -> Step {
         let (ready, end) = self.times(job, phase, how);
         if phase == 0 {
@@ -411,25 +419,27 @@ impl Run {
     }
 }
 
-/// Number of ports of each host that are not dead: at least one, as a host without ports needs a
+/// Number of live ports of each host. At least one, because a host without ports is replaced by a
 /// spare.
 fn alive(racks: usize, dead: &DeadPorts) -> Vec<u64> {
     (0..racks).map(|host| dead.chunks(racks).filter(|ports| !ports[host]).count() as u64).collect()
 }
 
-/// Time of the busiest port, sending or receiving, if the hosts with `alive` ports share their
-/// bytes equally among these.
+/// Time of the busiest port, sending or receiving, if each host shares its bytes equally among its
+/// `alive` ports.
 fn busiest(times: &[u64], alive: &[u64]) -> u64 {
     let sums = Sums::of(alive.len(), times.iter().copied());
     let needs = sums.rows.iter().zip(&sums.columns).map(|(row, column)| row.max(column));
     needs.zip(alive).map(|(need, ports)| need.div_ceil(*ports)).max().unwrap_or(0)
 }
 
-/// A time that no circuits undercut, even if hosts relay and each port finds a circuit standing.
+/// Lower bound of a phase's time for any circuits, even if hosts relay and each port has a circuit
+/// at the start.
 ///
-/// The busiest host needs its bytes' time on its ports. And of each host's partners at most as many as it has ports stand at
-/// first: each further one costs a night of a port, or its bytes pass a second sending port. The sum over all hosts
-/// is at most what all ports have; the same holds of receiving.
+/// The busiest host needs the time of its bytes on its ports. Initially a host has circuits to at
+/// most as many partners as it has ports. For each further partner, either a port spends a night,
+/// or the bytes pass a second sending port. The sum over all hosts is at most the time of all
+/// ports. The same holds for receiving.
 fn bound_with_relays(times: &[u64], alive: &[u64], night: u64) -> u64 {
     let racks = alive.len();
     let need = |host: usize, mut line: Vec<u64>| {
@@ -448,7 +458,7 @@ fn bound_with_relays(times: &[u64], alive: &[u64], night: u64) -> u64 {
     busiest(times, alive).max(all)
 }
 
-/// The pieces of `orders` with lengths that add up to `times`, in the proportions that they have.
+/// Scales the pieces of `orders`, pair by pair, so that their lengths add up to `times`.
 fn stretched(racks: usize, orders: &PieceOrders, times: &[u64]) -> PieceOrders {
     let mut planned = vec![0u64; racks * racks];
     for piece in orders.iter().flatten() {

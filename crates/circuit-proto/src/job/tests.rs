@@ -1,4 +1,5 @@
-//! Laws of jobs: never worse than staying, never below the bound, and what single failures leave.
+//! Properties of job plans: never worse than staying, never below the bound; and the effect of
+//! single failures.
 //!
 //! Leaves out: schedules of one phase. Read `plans_are_never_worse_than_staying` first.
 
@@ -48,7 +49,7 @@ proptest! {
         prop_assert!(plan.makespan <= plan.staying.unwrap());
         prop_assert!(plan.bound <= plan.makespan);
         prop_assert_eq!(plan.steps.len(), job.iterations * job.phases.len());
-        // The true bytes are the planned ones: the plan runs as it stands.
+        // The true bytes equal the planned bytes, so the execution has the planned makespan.
         prop_assert_eq!(planner.executed(&plan, &job).unwrap(), plan.makespan);
     }
 
@@ -62,7 +63,7 @@ proptest! {
             failures.check(&job).unwrap();
             planner.plan_after(&failures)
         };
-        // A spare host takes all circuits of the dead one.
+        // A spare host takes over all circuits of the dead host.
         prop_assert_eq!(after(format!("host={host}")).is_ok(), job.spares > 0);
         let dead = after(format!("port={switch}:{host}"));
         if job.switches.count == 1 {
@@ -79,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn spare_for_each_damaged_host_costs_nothing(job in any_job(), switch in 0usize..4, damaged in 1usize..3) {
+    fn spares_for_all_damaged_hosts_keep_the_plan(job in any_job(), switch in 0usize..4, damaged in 1usize..3) {
         let job = Job { spares: damaged, ..job };
         let ports = (0..damaged.min(job.hosts)).map(|host| (switch % job.switches.count, host)).collect();
         let planner = Planner::new(&job).unwrap();
@@ -89,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn spares_take_the_places_of_the_most_damaged_hosts() {
+fn spares_replace_the_most_damaged_hosts() {
     let mut job = file("[[phase]]\nname = \"a\"\n").unwrap();
     job.switches.count = 3;
     let failures: Failures = "port=0:5,port=0:3,port=1:3,switch=2".parse().unwrap();
@@ -102,7 +103,7 @@ fn spares_take_the_places_of_the_most_damaged_hosts() {
     assert_eq!(left(0), Err(JobFailure::Hosts { dead: 1, spares: 0 }));
     assert_eq!(left(1), Ok(vec![(0, 5)]), "host 3 has no port left");
     assert_eq!(left(2), Ok(vec![]));
-    // Without the dead switch host 3 keeps a port, and still comes first.
+    // Without the dead switch, host 3 keeps a port, but still gets a spare first.
     let failures: Failures = "port=0:5,port=0:3,port=1:3".parse().unwrap();
     let dead = failures.dead_ports(&job).unwrap();
     assert_eq!(dead.iter().position(|is_dead| *is_dead), Some(5));
@@ -122,7 +123,7 @@ fn bounds_after_a_failure_count_the_remaining_ports() {
 }
 
 #[test]
-fn bytes_without_circuits_are_refused_by_name() {
+fn unplanned_bytes_are_refused_with_phase_and_hosts() {
     let text = "[[phase]]\nname = \"gradients\"\npattern = \"ring-all-reduce\"\nbytes = \"8 GB\"\n\
                 [[phase]]\nname = \"tokens\"\npattern = \"all-to-all\"\nbytes = \"20 GB\"\n\
                 [[phase]]\nname = \"rest\"\n";
@@ -140,20 +141,20 @@ fn bytes_without_circuits_are_refused_by_name() {
     assert_eq!(plan.steps[1].choice, Choice::Days);
     let unplanned = JobError::Unplanned { phase: "tokens".to_owned(), source: 0, destination: 1 };
     assert_eq!(planner.executed(&plan, &truth), Err(unplanned));
-    // A phase that was planned as idle.
+    // In this plan the phase was planned as idle.
     let planner = Planner::new(&truth).unwrap();
     let mut more = truth.clone();
     more.phases[2].demand.add(2, 5, ByteCount::new(1)).unwrap();
     let error = planner.executed(&planner.plan(), &more).unwrap_err().to_string();
     assert_eq!(error, "phase `rest`: 2 -> 5 has bytes, and the plan has no circuits for them");
-    // Circuits that stand carry bytes of any pair.
+    // Standing circuits carry bytes of any pair.
     more.phases[2].demand = truth.phases[2].demand.clone();
     more.phases[0].demand.add(0, 5, ByteCount::new(1)).unwrap();
     assert!(planner.executed(&planner.plan(), &more).is_ok());
 }
 
 #[test]
-fn long_jobs_have_each_step_once() {
+fn plan_of_a_long_job_has_each_step_once() {
     let text = "iterations = 5000\n[[phase]]\nname = \"a\"\npattern = \"ring-all-reduce\"\nbytes = \"1 MB\"\n\
                 [[phase]]\nname = \"b\"\npattern = \"all-to-all\"\nbytes = \"1 MB\"\n";
     let job = file(text).unwrap();
@@ -170,7 +171,7 @@ fn file(text: &str) -> Result<Job, FileError> {
 }
 
 #[test]
-fn three_phases_turn_where_it_pays() {
+fn circuits_turn_between_phases_if_it_saves_time() {
     let job = file(
         "[[phase]]\nname = \"gradients\"\npattern = \"ring-all-reduce\"\nbytes = \"8 GB\"\ncompute = \"100 ms\"\n\
          [[phase]]\nname = \"tokens\"\npattern = \"all-to-all\"\nbytes = \"20 GB\"\ncompute = \"30 ms\"\n\
@@ -180,7 +181,8 @@ fn three_phases_turn_where_it_pays() {
     let plan = Planner::new(&job).unwrap().plan();
     let choices: Vec<_> = plan.steps.iter().map(|step| step.choice).collect();
     assert_eq!(choices, [Choice::Stay, Choice::Days, Choice::Turn]);
-    // Gradients: 14 GB over two circuits take 140 ms. Activations: 20 ms, and the night passes while hosts compute.
+    // Gradients: 14 GB over two circuits take 140 ms. Activations take 20 ms, and the night passes
+    // while hosts compute.
     let at: Vec<_> = plan.steps.iter().map(|step| (step.ready, step.end)).collect();
     assert_eq!(at[0], (Duration::from_ms(100), Duration::from_ms(240)));
     assert_eq!(at[2].1.as_ps() - at[1].1.as_ps(), Duration::from_ms(50).as_ps());
@@ -189,7 +191,7 @@ fn three_phases_turn_where_it_pays() {
 }
 
 #[test]
-fn long_nights_make_a_job_stay() {
+fn job_keeps_its_circuits_if_nights_are_long() {
     let text = "[[phase]]\nname = \"a\"\npattern = \"ring-all-reduce\"\nbytes = \"100 MB\"\n\
                 [[phase]]\nname = \"b\"\npattern = \"all-to-all\"\nbytes = \"100 MB\"\n";
     let mut job = file(text).unwrap();
@@ -200,7 +202,7 @@ fn long_nights_make_a_job_stay() {
 }
 
 #[test]
-fn mistakes_of_a_file_name_their_line() {
+fn file_errors_name_the_line_of_the_mistake() {
     let mistake = |text: &str| file(text).unwrap_err().to_string();
     assert_eq!(mistake(""), "0 phases: a job has 1 to 64");
     assert!(mistake("[[phase]]\nname = \"a\"\nbites = 1\n").starts_with("line 8: unknown field `bites`"));
@@ -223,7 +225,7 @@ fn mistakes_of_a_file_name_their_line() {
 }
 
 #[test]
-fn failures_that_the_job_lacks_are_refused() {
+fn failures_of_unknown_parts_are_refused() {
     let job = file("[[phase]]\nname = \"a\"\n").unwrap();
     let check = |text: &str| text.parse::<Failures>().unwrap().check(&job);
     assert_eq!(check("host=7,port=1:7"), Ok(()));

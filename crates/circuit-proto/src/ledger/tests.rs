@@ -1,4 +1,4 @@
-//! Properties of the ledger, and its limits on both sides.
+//! Properties of the ledger, and its limits, tested at the limit and just beyond.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 
 const RACKS: usize = 4;
 
-/// An event of a flow, other than its close.
+/// An event of a flow, except its close.
 #[derive(Clone, Debug)]
 enum Step {
     Announced(u8, u64),
     Forwarded(u8, u64, u32),
 }
 
-/// Racks of a flow by its number.
+/// Source rack and destination rack of a flow, derived from its number.
 fn racks(flow: u8) -> (usize, usize) {
     let source = usize::from(flow) % RACKS;
     (source, (source + 1 + usize::from(flow) % 3) % RACKS)
@@ -26,7 +26,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![announced, forwarded], 0..120)
 }
 
-/// The ledger after these steps of six flows that have announced no byte before.
+/// The ledger after these steps. All six flows are first announced with zero bytes.
 fn ledger(steps: &[Step]) -> Ledger<u8> {
     let mut ledger = Ledger::new(RACKS).unwrap();
     for flow in 0..6 {
@@ -47,7 +47,7 @@ fn ledger(steps: &[Step]) -> Ledger<u8> {
     ledger
 }
 
-/// The plain twin: announced bytes of each flow, less the positions that were forwarded.
+/// The plain twin: the announced bytes of each flow, minus its forwarded positions.
 fn outstanding(steps: &[Step]) -> u64 {
     let of = |flow: u8| {
         let (mut announced, mut forwarded) = (0, BTreeSet::new());
@@ -67,19 +67,19 @@ fn outstanding(steps: &[Step]) -> u64 {
 
 proptest! {
     #[test]
-    fn demand_is_announced_less_forwarded_positions(steps in steps()) {
+    fn demand_equals_announced_minus_forwarded_bytes(steps in steps()) {
         prop_assert_eq!(ledger(&steps).demand().total().as_u64(), outstanding(&steps));
     }
 
     #[test]
-    fn order_of_steps_does_not_matter((steps, shuffled) in steps().prop_flat_map(|steps| {
+    fn demand_is_independent_of_event_order((steps, shuffled) in steps().prop_flat_map(|steps| {
         (Just(steps.clone()), Just(steps).prop_shuffle())
     })) {
         prop_assert_eq!(ledger(&steps).demand(), ledger(&shuffled).demand());
     }
 
     #[test]
-    fn closed_flows_leave_nothing(steps in steps(), closed in prop::collection::btree_set(0u8..6, 0..6)) {
+    fn closed_flows_leave_no_demand_in_the_ledger(steps in steps(), closed in prop::collection::btree_set(0u8..6, 0..6)) {
         let mut ledger = ledger(&steps);
         closed.iter().for_each(|flow| ledger.handle_closed(*flow));
         let of = |step: &Step| match step {
@@ -93,7 +93,7 @@ proptest! {
 }
 
 #[test]
-fn packets_of_flows_that_are_not_open_leave_nothing() {
+fn packets_of_unopened_flows_leave_no_entry() {
     let mut ledger = Ledger::new(2).unwrap();
     assert!(!ledger.handle_forwarded("unannounced", 0, 1_000));
     assert_eq!(ledger.flows(), 0);
@@ -104,7 +104,7 @@ fn packets_of_flows_that_are_not_open_leave_nothing() {
 }
 
 #[test]
-fn retransmissions_count_once() {
+fn retransmitted_bytes_count_once() {
     let mut ledger = Ledger::new(2).unwrap();
     ledger.handle_announced("a", 0, 1, ByteCount::new(10_000)).unwrap();
     for _ in 0..3 {
@@ -144,7 +144,7 @@ fn flows_beyond_the_limit_are_refused() {
 }
 
 #[test]
-fn impossible_announcements_are_refused() {
+fn invalid_announcements_are_refused() {
     let mut ledger = Ledger::new(2).unwrap();
     let one = ByteCount::new(1);
     let missing = DemandError::NoSuchRack { rack: 2, racks: 2 };

@@ -1,13 +1,14 @@
-//! Demand as a sum of matchings, and these laid on switches.
+//! Decomposition of demand into matchings, and assignment of the matchings to switches.
 
 use super::{Piece, PieceOrders, Switches};
 use crate::matching::Bipartite;
 use crate::sums::Sums;
 
-/// Shares of the longest part, in parts per million: a matching takes first the parts above the first share, and so on.
+/// Thresholds in parts per million of the longest part. A matching first takes parts above the
+/// first threshold, then above the second, and so on.
 const LIKE_PPM: [u128; 5] = [875_000, 500_000, 250_000, 60_000, 0];
 
-/// Moves of parts between switches, for each switch.
+/// Maximum number of moves of parts between switches, per switch.
 const MOVES: usize = 8;
 
 /// Pieces of one matching.
@@ -22,7 +23,8 @@ impl Layer {
         self.pieces.iter().map(|piece| piece.length).max().unwrap_or(0)
     }
 
-    /// Divides it: the first layer has at most `time` of each piece, the second the rest.
+    /// Splits the layer in two: the first layer has at most `time` of each piece, the second the
+    /// remaining time.
     fn split(&self, time: u64) -> (Self, Self) {
         let part = |length: fn(u64, u64) -> u64| Self {
             pieces: (self.pieces.iter())
@@ -34,17 +36,19 @@ impl Layer {
     }
 }
 
-/// Splits `times` into as few matchings as the busiest port has parts of at most `cut` each.
+/// Splits `times` into matchings of parts of at most `cut` each. The number of matchings is the
+/// minimum: the number of parts at the busiest port.
 ///
-/// Missing edges are stuffed until each port has as many parts as the busiest. A regular bipartite graph is the sum of
-/// perfect matchings, one for each part of a port (König, 1916). Parts of like size go together, the longest first.
+/// Edges without demand are added (stuffed) until each port has as many parts as the busiest. A
+/// regular bipartite graph is the sum of perfect matchings, one for each part of a port (König,
+/// 1916). Parts of similar length share a matching, the longest first.
 pub(crate) fn decompose(racks: usize, times: &[u64], cut: u64) -> Vec<Layer> {
     let mut left = times.to_vec();
     let mut sums = Sums::of(racks, times.iter().map(|time| time.div_ceil(cut)));
     let degree = sums.largest();
     let mut stuffed = vec![0u64; racks * racks];
     for source in 0..racks {
-        // Beginning behind the diagonal spreads the stuffed edges.
+        // Starts behind the diagonal, which spreads the stuffed edges.
         for destination in (source..racks).chain(0..source) {
             stuffed[source * racks + destination] = sums.stuff(source, destination, degree);
         }
@@ -91,9 +95,11 @@ fn next_layer(racks: usize, left: &mut [u64], stuffed: &mut [u64], cut: u64, gra
     layer
 }
 
-/// Lays `layers` on the switches one after the other, each switch filled to the same time; a layer that does not fit is divided.
+/// Assigns `layers` to one switch after the other, each filled up to the same time; a layer that
+/// does not fit is split.
 ///
-/// Source: McNaughton, *Scheduling with deadlines and loss functions*, Management Science 6, 1959 (the wrap-around rule).
+/// Source: McNaughton, *Scheduling with deadlines and loss functions*, Management Science 6, 1959
+/// (the wrap-around rule).
 pub(crate) fn wrap(layers: &[Layer], switches: &Switches) -> PieceOrders {
     let night = switches.night.as_ps();
     let count = switches.count as u64;
@@ -122,7 +128,7 @@ pub(crate) fn wrap(layers: &[Layer], switches: &Switches) -> PieceOrders {
     orders
 }
 
-/// Lays each layer, the longest first, on the switch whose busiest port is then the least busy.
+/// Assigns each layer, the longest first, to the switch whose busiest port is then the least busy.
 pub(crate) fn longest_first(racks: usize, layers: &[Layer], switches: &Switches) -> PieceOrders {
     let night = switches.night.as_ps();
     let mut orders: PieceOrders = vec![Vec::new(); switches.count];
@@ -150,7 +156,8 @@ pub(crate) fn longest_first(racks: usize, layers: &[Layer], switches: &Switches)
     orders
 }
 
-/// Moves parts of the longest layer of the fullest switch to the emptiest while this shortens the whole.
+/// Moves parts of the fullest switch's longest layer to the emptiest switch while this shortens the
+/// makespan.
 pub(crate) fn equalise(on: &mut [(u64, Vec<Layer>)], night: u64) {
     for _ in 0..MOVES * on.len() {
         let fullest = (0..on.len()).max_by_key(|switch| on[*switch].0).expect("a switch at least");

@@ -3,10 +3,10 @@
 use super::{Piece, PieceOrders};
 use std::collections::BinaryHeap;
 
-/// Moves for each port of each switch.
+/// Maximum number of moves for each port of each switch.
 const MOVES: usize = 8;
 
-/// A piece with its time on the switch.
+/// A piece with its start time on the switch.
 struct TimedPiece {
     piece: Piece,
     start: u64,
@@ -18,7 +18,7 @@ impl TimedPiece {
     }
 }
 
-/// The pieces of one switch, and the indices of each port's pieces in order.
+/// The pieces of one switch, and for each port the indices of its pieces in order.
 struct SwitchPieces {
     pieces: Vec<TimedPiece>,
     ports: Vec<Vec<usize>>,
@@ -29,12 +29,13 @@ impl SwitchPieces {
         [piece.source, self.ports.len() / 2 + piece.destination]
     }
 
-    /// Earliest start of `piece` behind all that its two ports have.
+    /// Earliest start of `piece` after all pieces of its two ports.
     fn earliest(&self, piece: Piece, night: u64) -> u64 {
         let [sender, receiver] = self.ports_of(piece).map(|port| self.ports[port].last());
         let free =
             [sender, receiver].into_iter().flatten().map(|at| self.pieces[*at].end()).max().unwrap_or(0);
-        // One piece that is the last of both ports is an earlier part of the same pair.
+        // If one piece is the last of both ports, it is an earlier part of the same pair, and no
+        // night is needed.
         free + if sender.is_some() && sender == receiver { 0 } else { night }
     }
 
@@ -49,9 +50,11 @@ impl SwitchPieces {
     }
 }
 
-/// Moves parts of the piece that ends last to the switch where both parts then end earliest, until no move helps.
+/// Moves parts of the piece that ends last to the switch where both parts then end earliest, until
+/// no move helps.
 ///
-/// `may_hold` says which switch may hold which piece. The result has no longer makespan. Cost: O(switches) for each move.
+/// `may_hold` returns true if a switch may hold a piece. The makespan does not grow. Cost:
+/// O(switches) for each move.
 pub(crate) fn level(
     racks: usize,
     night: u64,
@@ -85,7 +88,8 @@ pub(crate) fn level(
             break;
         }
         let moved = ((end - free) / 2).min(piece.length);
-        // A piece that moves whole may end later than half of it would, never later than before.
+        // A piece that is moved whole may end later than if half of it moved, but not later than
+        // before.
         let to = lines[other].push(Piece { length: moved, ..piece }, night);
         ends.push((lines[other].pieces[to].end(), other, to));
         let rest = piece.length - moved;

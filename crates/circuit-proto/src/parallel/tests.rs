@@ -1,4 +1,5 @@
-//! Laws of plans for parallel switches, brute force on three hosts, and makespans beside the bound.
+//! Properties of plans for parallel switches, brute force on three hosts, and makespans compared
+//! with the bound.
 //!
 //! Leaves out: jobs. Read `plans_serve_all_demand_above_the_bound` first.
 
@@ -26,7 +27,7 @@ fn any_demand(racks: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = D
     })
 }
 
-/// Least makespan of all orders and assignments of undivided entries.
+/// Minimum makespan over all orders and assignments of undivided entries.
 fn least_of_all(
     racks: usize,
     night: u64,
@@ -105,13 +106,13 @@ fn ring_meets_its_bound_exactly() {
 fn single_switch_takes_the_time_of_its_busiest_port() {
     let demand = generate::all_to_all(5, ByteCount::new(40_000_000)).unwrap();
     let switches = switches(1, Duration::from_ms(1));
-    // Four partners of 10 MB: 0.8 ms and a night each.
+    // Four partners of 10 MB: 0.8 ms and a night for each.
     assert_eq!(makespan_min(&demand, &switches).unwrap(), Duration::from_us(7_200));
     assert_eq!(plan(&demand, &switches).unwrap().makespan(), Duration::from_us(7_200));
 }
 
 #[test]
-fn settings_out_of_range_are_refused() {
+fn switch_settings_out_of_range_are_refused() {
     let demand = generate::ring(4, ByteCount::new(1)).unwrap();
     let right = switches(1, Duration::from_ms(1));
     let error = |wrong: Switches| plan(&demand, &wrong).unwrap_err();
@@ -125,9 +126,9 @@ fn settings_out_of_range_are_refused() {
     assert_eq!(plan(&much, &slow), Err(ParallelError::Long));
 }
 
-/// Prints makespans beside the bound: `cargo test --release -- --nocapture makespans`.
+/// Prints makespans and the bound: `cargo test --release -- --nocapture makespans`.
 #[test]
-fn makespans_stay_near_the_bound() {
+fn plan_makespans_are_near_the_bound() {
     for (name, demand) in [
         ("all-to-all", generate::all_to_all(32, ByteCount::new(1_000_000_000)).unwrap()),
         ("skewed", generate::skewed(32, ByteCount::new(1_000_000_000), 4, 12, Seed::new(1)).unwrap()),

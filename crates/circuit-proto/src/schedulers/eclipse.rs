@@ -1,17 +1,19 @@
-//! The day with most bytes a second, again and again.
+//! A greedy scheduler: the day with the most bytes per second, repeatedly.
 
 use super::Scheduler;
 use crate::matching::heaviest;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::Duration;
 
-/// Adds the day that serves most demand for each second of day and night, until the week is full.
+/// Repeatedly adds the day that serves the most demand per second of day and night, until the week
+/// is full.
 ///
-/// For a given length the best day is a heaviest matching, in which a pair weighs the time that it can use. The length is
-/// searched by bisection over the pairs' remaining times.
+/// For a given length, the best day is a heaviest matching. The weight of a pair is the time that
+/// it can use. The length is found by bisection over the pairs' remaining times.
 /// Cost: O(days log(racks) racks^3).
-/// Source: Bojja Venkatakrishnan et al., *Costly circuits, submodular schedules and approximate Carathéodory theorems*
-/// (Eclipse), SIGMETRICS 2016. Differs: no day is shorter than the shortest of the switch.
+/// Source: Bojja Venkatakrishnan et al., *Costly circuits, submodular schedules and approximate
+/// Carathéodory theorems* (Eclipse), SIGMETRICS 2016. Differs: no day is shorter than the shortest
+/// of the switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Eclipse;
 
@@ -53,14 +55,14 @@ impl Candidate {
         Self { destinations, length, served }
     }
 
-    /// True if this day serves more of each second of day and night than `other`.
+    /// True if this day serves more per second of day and night than `other`.
     fn beats(&self, other: &Self, night: u64) -> bool {
         u128::from(self.served) * u128::from(other.length + night)
             > u128::from(other.served) * u128::from(self.length + night)
     }
 }
 
-/// The best day of `day_min` to `most` picoseconds that the search finds.
+/// The best day with a length of `day_min` to `most` picoseconds that the bisection finds.
 fn best_day(racks: usize, open: &[u64], night: u64, day_min: u64, most: u64) -> Candidate {
     let mut lengths: Vec<u64> =
         open.iter().filter(|time| **time > 0).map(|time| (*time).clamp(day_min, most)).collect();
@@ -70,7 +72,7 @@ fn best_day(racks: usize, open: &[u64], night: u64, day_min: u64, most: u64) -> 
     let (mut low, mut high) = (0, lengths.len() - 1);
     let mut best = Candidate::new(racks, open, lengths[high]);
     // The served share of day and night rises with the length up to one maximum and then falls,
-    // except for small ripples.
+    // except for small fluctuations.
     while low < high {
         let middle = usize::midpoint(low, high);
         let (left, right) =

@@ -3,14 +3,15 @@
 use super::Scheduler;
 use crate::{Demand, Schedule, ScheduleError, Timing};
 
-/// The same schedule in every week.
+/// A scheduler that returns the same schedule every week.
 ///
-/// Source: the thesis, §2.5.3: what a scheduler would answer if it knew the demand.
+/// Source: the thesis, §2.5.3: the schedule that a scheduler with perfect knowledge of the demand
+/// would choose.
 #[derive(Clone, Debug)]
 pub struct Fixed(Schedule);
 
 impl Fixed {
-    /// Repeats `schedule`.
+    /// Creates a scheduler that repeats `schedule`.
     ///
     /// Errors: a schedule that a switch of `racks` racks cannot run.
     pub fn new(schedule: Schedule, racks: usize, timing: &Timing) -> Result<Self, ScheduleError> {

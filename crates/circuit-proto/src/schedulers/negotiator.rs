@@ -1,27 +1,29 @@
-//! Matchings that racks negotiate among themselves.
+//! A scheduler in which racks negotiate matchings among themselves.
 
 use super::Scheduler;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 
-/// Days between a request and the day that it leads to: grants take one, acceptance the next.
+/// Days from a request to its circuit: one for the grant, one for the acceptance.
 const DELAY_DAYS: usize = 2;
 
-/// Racks request circuits, destinations grant one each, and sources accept one each, day after day.
+/// Racks request circuits, destinations grant one request each, and sources accept one grant each,
+/// day after day.
 ///
-/// A request says only that there is demand. Grants and acceptance go round by rings, without
-/// repetition, so some ports stay dark. A negotiated matching stands two days later.
-/// `served` counts this week's demand, so its first two days carry nothing.
-/// Needs: slots so short that all racks can tell each other in each. Here the messages go over the
-/// packet network: with nights of 20 us an exchange among all racks by circuits would take a week
-/// from 100 racks on.
+/// A request states only that there is demand. Grants and acceptances are chosen round robin, in a
+/// single round, so some ports stay dark. A negotiated matching is in place two days later.
+/// `served` counts this week's demand, so the first two days carry no bytes.
+/// Needs: slots so short that all racks exchange messages in each. Here the messages use the packet
+/// network: with nights of 20 us, an exchange among 100 or more racks over circuits would take a
+/// week.
 /// Source: Liang et al., *NegotiaToR: towards a simple yet effective on-demand reconfigurable
-/// datacenter network*, SIGCOMM 2024. Differs: one port a rack; no data beside the messages; the
+/// datacenter network*, SIGCOMM 2024. Differs: each rack has one port; no data is sent with the
+/// messages; the delay of two days is our interpretation of the paper.
 /// delay of two days is our reading.
 #[derive(Clone, Debug, Default)]
 pub struct Negotiator {
-    /// Source that each destination looks at first.
+    /// Source with which each destination's round robin starts.
     grants: Vec<usize>,
-    /// Destination that each source looks at first.
+    /// Destination with which each source's round robin starts.
     accepts: Vec<usize>,
 }
 
@@ -29,7 +31,8 @@ impl Scheduler for Negotiator {
     fn schedule(&mut self, demand: &Demand, timing: &Timing) -> Schedule {
         let racks = demand.racks();
         if self.grants.len() != racks {
-            // Rings that begin apart do not grant the same source.
+            // The round robins start at different racks, so that destinations do not grant the same
+            // source.
             self.grants = (0..racks).map(|rack| (rack + 1) % racks).collect();
             self.accepts = self.grants.clone();
         }
@@ -50,7 +53,7 @@ impl Scheduler for Negotiator {
 }
 
 impl Negotiator {
-    /// One round of requests, grants and acceptance, for pairs with open demand.
+    /// Runs one round of requests, grants and acceptances for pairs with remaining demand.
     fn negotiate(&mut self, racks: usize, open: &[u64]) -> Matching {
         let first = |from: usize, holds: &dyn Fn(usize) -> bool| {
             (0..racks).map(|step| (from + step) % racks).find(|rack| holds(*rack))
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn circuits_join_pairs_with_demand_only() {
+    fn negotiated_circuits_join_only_pairs_with_demand() {
         let demand =
             generate::random(16, ByteCount::new(4_000_000), 300_000, anabranch_units::Seed::new(3)).unwrap();
         let schedule = Negotiator::default().schedule(&demand, &Timing::ETALON);

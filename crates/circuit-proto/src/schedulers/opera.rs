@@ -5,31 +5,32 @@ use crate::matching::Bipartite;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::{ByteCount, Seed};
 
-/// Rotors that share the rate of the switch; at any time all but one of them carry.
+/// Number of rotors that share the rate of the switch; at any time at most one of them
+/// reconfigures.
 pub const ROTORS: usize = 4;
 
-/// Several rotors with random matchings, one of them reconfiguring in each slot. So short flows
-/// always have a path of a few hops, while bulk waits for a circuit to its destination.
+/// Several rotors with random matchings. In each slot, one rotor reconfigures. So short flows
+/// always have a path of a few hops, while bulk flows wait for a circuit to their destination.
 ///
-/// A schedule has the matchings in the order in which rotors turn to them. A rotor keeps its
-/// matching for four days and nights, at an equal part of the rate, and is dark in the first
-/// night of them.
-/// `served` counts bulk, which goes in one hop. Bytes of short flows that go over several hops are
-/// left out.
-/// Needs: several switches, and a night that stops one of them only.
+/// A schedule has the matchings in the order in which the rotors change to them. A rotor keeps its
+/// matching for four slots of a night and a day, at an equal share of the rate. It is dark in the
+/// first of these nights.
+/// `served` counts bulk bytes, which take one hop. Bytes of short flows over several hops are not
+/// counted.
+/// Needs: several switches, and a night that stops only one of them.
 /// Source: Mellette et al., *Expanding across time to deliver bandwidth efficiency and low latency*
 /// (Opera), NSDI 2020, §3.
-/// Differs: the matchings are directed, as circuits are here.
+/// Differs: the matchings are directed, because circuits here are directed.
 #[derive(Clone, Debug, Default)]
 pub struct Opera {
-    /// Matchings that join each pair once, in the order of turns.
+    /// Matchings that join each pair exactly once, in the order of their use.
     matchings: Vec<Matching>,
-    /// Turns so far.
+    /// Index of the next matching.
     turn: usize,
 }
 
 impl Opera {
-    /// Matchings that join each pair of racks once, drawn from a seed.
+    /// Draws matchings that join each pair of racks exactly once.
     fn factors(racks: usize) -> Vec<Matching> {
         let mut random = Seed::new(0).stream("opera matchings", racks as u64);
         let mut is_open = vec![true; racks * racks];
@@ -67,7 +68,7 @@ impl Opera {
         }
     }
 
-    /// Matching of a turn that is `before` turns before the next one.
+    /// The matching that was set up `before` slots before the next one.
     fn earlier(&self, before: usize) -> &Matching {
         let count = self.matchings.len();
         &self.matchings[(self.turn + count * ROTORS - before) % count]
@@ -119,8 +120,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Racks that one circuit of the rotors other than the one that turns leads to, by rack, for
-    /// each turn.
+    /// For each slot and each rack, the racks at the other ends of its live circuits, which are the
+    /// circuits of all rotors except the one that reconfigures.
     fn unions(opera: &Opera, racks: usize) -> Vec<Vec<Vec<usize>>> {
         let count = opera.matchings.len();
         let union = |turn: usize| {
@@ -144,8 +145,8 @@ mod tests {
         }
     }
 
-    /// Every set of at most half of the racks leads to three others at least, in each turn: by
-    /// brute force over all sets.
+    /// In each slot, every set of at most half of the racks has circuits to at least three other
+    /// racks. Tested by brute force over all sets.
     #[test]
     fn union_of_live_rotors_is_an_expander() {
         let racks = 16;
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn few_hops_lead_to_every_rack_at_any_time() {
+    fn few_hops_reach_every_rack_in_each_slot() {
         for (racks, hops) in [(16, 4), (64, 6), (128, 7)] {
             let opera = Opera { matchings: Opera::factors(racks), turn: 0 };
             for next in unions(&opera, racks) {
@@ -184,10 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn one_night_stops_a_part_of_the_rate() {
+    fn night_stops_only_one_rotors_share_of_the_rate() {
         let demand = crate::generate::all_to_all(8, ByteCount::new(1_000_000_000)).unwrap();
         let served = Opera::default().plan(&demand, &Timing::ETALON).served.as_u64();
-        // Ten nights of a quarter of the rate: 2 ms less 10 * 20 us / 4, of eight racks at 80
+        // Ten nights of a quarter of the rate: 2 ms minus 10 * 20 us / 4, of eight racks at 80
         // Gbit/s.
         assert_eq!(served, 8 * 10_000 * 1_950);
     }

@@ -1,39 +1,42 @@
-//! Days by classes of demand and by auction, then lengths and circuits refitted to each other.
+//! A scheduler that chooses days by auction, and then refits their lengths and circuits to each
+//! other.
 
 use super::Scheduler;
 use crate::matching::{Bipartite, port};
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::Duration;
 
-/// Adds the day that serves most demand for each second of day and night, as
-/// [`Eclipse`](super::Eclipse) does; then fits the lengths of all days to their circuits, and the
-/// circuits of each day to the lengths.
+/// Repeatedly adds the day that serves the most demand per second of day and night, as
+/// [`Eclipse`](super::Eclipse) does. Then fits the lengths of all days to their circuits, and the
+/// circuits of each day to its length.
 ///
-/// The length of a day comes from largest matchings of the pairs above a time, for times that
-/// halve. Its circuits come from an auction: sources bid for destinations until each has what is
-/// best for it at the prices, but for a small part of the length. In small networks the days are
-/// also chosen by bisection over lengths, and the better week stands. It does not promise Eclipse's
-/// share: that would take Eclipse's time as well.
+/// The length of a day comes from largest matchings of the pairs that need more than a time, for
+/// times that are halved step by step. Its circuits come from an auction: sources bid for
+/// destinations until each source has a destination that is best for it at the prices, within a
+/// small part of the length. In small networks the days are also chosen by bisection over lengths,
+/// and the better week is used. Eclipse's guaranteed share is not guaranteed here, because that
+/// would also take Eclipse's time.
 /// Source of the auction: Bertsekas, *The auction algorithm: a distributed relaxation method for
 /// the assignment problem*, Annals of Operations Research 14, 1988.
 #[derive(Clone, Copy, Debug)]
 pub struct Refit;
 
-/// Classes below the shortest day: pairs with half, a quarter, and any less of it.
+/// Number of classes below the shortest day: pairs that need half of it, a quarter, or any less.
 const SHORT_CLASSES: usize = 3;
 
-/// Part of a day's length by which a bid exceeds what keeps the bidder content: smaller bids find
-/// more and take longer.
+/// A bid exceeds the bidder's indifference price by a day's length divided by this number. Smaller
+/// increments find better circuits and take longer.
 const BID_SHARE: i64 = 1024;
 
-/// The same in networks above [`RACKS_SMALL_BIDS`], where small bids take twice the time.
+/// [`BID_SHARE`] in networks above [`RACKS_SMALL_BIDS`], where small increments take twice the
+/// time.
 const BID_SHARE_WIDE: i64 = 64;
 
-/// Most racks of a network with small bids.
+/// Maximum number of racks of a network with small bid increments.
 const RACKS_SMALL_BIDS: usize = 64;
 
-/// Most racks of a network whose days are chosen in both ways. The second takes twice the time of
-/// the first.
+/// Maximum number of racks of a network whose days are chosen in both ways. The bisection takes
+/// twice the time of the classes.
 const RACKS_TWO_STARTS: usize = 32;
 
 impl Scheduler for Refit {
@@ -51,7 +54,7 @@ impl Scheduler for Refit {
     }
 }
 
-/// How the days are chosen before they are fitted to each other.
+/// How the initial days are chosen, before they are fitted to each other.
 #[derive(Clone, Copy)]
 enum Start {
     /// Lengths by largest matchings of classes of pairs, circuits by auction.
@@ -65,7 +68,7 @@ enum Start {
 struct Pair {
     source: u16,
     destination: u16,
-    /// Time that the pair needs beyond its days; negative where its days are longer.
+    /// Time that the pair needs beyond its days; negative if its days are longer than needed.
     open: i64,
 }
 
@@ -76,7 +79,7 @@ struct Candidate {
     served: i64,
 }
 
-/// The pair that each source sends to, as an index into the pairs. `None` where its port is dark.
+/// The pair to which each source sends, as an index into the pairs. `None` if its port is dark.
 type Circuits = Vec<Option<u32>>;
 
 struct Week {
@@ -85,17 +88,17 @@ struct Week {
     night: i64,
     day_min: i64,
     week: i64,
-    /// Time of the week without a day.
+    /// Time of the week that is not given to a day or night.
     left: i64,
-    /// Pairs by source.
+    /// Pairs with demand, ordered by source.
     pairs: Vec<Pair>,
-    /// Index of each source's first pair, and the number of pairs.
+    /// Index of each source's first pair, then the number of pairs.
     first: Vec<u32>,
-    /// Index of each pair by source and destination.
+    /// Index of each pair, by source and destination.
     index: Vec<u32>,
-    /// Least time of each class, from the highest.
+    /// Minimum open time of each class, in decreasing order.
     classes: Vec<i64>,
-    /// Pairs of each class, as bits: by class, then by source.
+    /// Members of each class as bits: by class, then by source.
     members: Vec<u64>,
     days: Vec<(Circuits, i64)>,
     graph: Bipartite,
@@ -149,7 +152,7 @@ impl Week {
         self.first.push(self.pairs.len() as u32);
     }
 
-    /// Sets the bit of a pair that is in no class, or clears the bit of one that is.
+    /// Toggles the pair's bit in the class of its open time: adds the pair, or removes it.
     fn flip(&mut self, pair: usize) {
         let Pair { source, destination, open } = self.pairs[pair];
         if open > 0 {
@@ -161,14 +164,14 @@ impl Week {
         }
     }
 
-    /// Takes `length` off the open time of a day's pairs, whose classes stay as they are.
+    /// Subtracts `length` from the open time of a day's pairs, without a change of their classes.
     fn take(&mut self, circuits: &[Option<u32>], length: i64) {
         for pair in circuits.iter().flatten() {
             self.pairs[*pair as usize].open -= length;
         }
     }
 
-    /// Chooses days, and fits them to each other.
+    /// Chooses days, and fits their lengths and circuits to each other.
     fn refit(mut self, start: Start) -> Self {
         match start {
             Start::Classes => self.fill(),
@@ -242,8 +245,8 @@ impl Week {
         Candidate { served: self.served(&circuits, length), length, circuits }
     }
 
-    /// The length with most served time for each time of day and night, over the largest matchings
-    /// of each class and those above it. `None` if no pair is open.
+    /// The length with the most served time per time of day and night, over the largest matchings
+    /// of each class and all classes above it. `None` if no pair has open time.
     fn best_length(&mut self, most: i64) -> Option<i64> {
         let mut best: Option<(i64, i64)> = None;
         let night = self.night;
@@ -276,7 +279,8 @@ impl Week {
         best.map(|(_, length)| length)
     }
 
-    /// Gives the time of the week to the days, where most pairs use it.
+    /// Distributes the time of the week over the days, first to the day whose length most pairs can
+    /// use.
     fn fit_lengths(&mut self) {
         for at in 0..self.days.len() {
             self.set_length(at, self.day_min);
@@ -298,7 +302,7 @@ impl Week {
         }
     }
 
-    /// Chooses each day's circuits again, for the demand that the other days leave.
+    /// Chooses each day's circuits again, for the demand that the other days leave open.
     fn fit_circuits(&mut self) {
         for at in 0..self.days.len() {
             let (old, length) = std::mem::take(&mut self.days[at]);
@@ -310,7 +314,7 @@ impl Week {
         }
     }
 
-    /// Adds a day, or removes one, if that serves more once the lengths fit.
+    /// Adds a day, or removes one, if more demand is served after the lengths are fitted again.
     fn fit_count(&mut self) {
         let before = self.unserved();
         let days = self.days.clone();
@@ -345,12 +349,12 @@ impl Week {
         }
     }
 
-    /// Time that pairs lack.
+    /// Total open time of all pairs.
     fn unserved(&self) -> i64 {
         self.pairs.iter().map(|pair| pair.open.max(0)).sum()
     }
 
-    /// Time that pairs lack without a day.
+    /// Additional open time of the pairs if the day were removed.
     fn lost(&self, circuits: &[Option<u32>], length: i64) -> i64 {
         let open = |pair: &u32| self.pairs[*pair as usize].open;
         circuits.iter().flatten().map(|pair| (open(pair) + length).max(0) - open(pair).max(0)).sum()
@@ -385,9 +389,9 @@ impl Week {
     }
 }
 
-/// Sources bid for destinations.
+/// An auction in which sources bid for destinations.
 struct Auction {
-    /// Part of a day's length by which bids rise.
+    /// Divisor of a day's length that gives the bid increment.
     share: i64,
     prices: Vec<i64>,
     owners: Vec<Option<u16>>,
@@ -400,8 +404,8 @@ impl Auction {
         Self { share, prices: Vec::new(), owners: Vec::new(), bidders: Vec::new() }
     }
 
-    /// Circuits of a day of `length`: the sum of their times is within `racks * length / share` of
-    /// the largest.
+    /// Circuits of a day of `length`. The sum of their times is within `racks * length / share` of
+    /// the maximum.
     fn circuits(&mut self, pairs: &[Pair], first: &[u32], length: i64) -> Circuits {
         let racks = first.len() - 1;
         let least = (length / self.share).max(1);
@@ -415,7 +419,7 @@ impl Auction {
         while let Some(bidder) = self.bidders.pop() {
             let at = usize::from(bidder);
             let (from, to) = (first[at] as usize, first[at + 1] as usize);
-            // A source without a circuit has a profit of zero.
+            // The alternative is no circuit, with a profit of zero.
             let (mut best, mut second, mut choice) = (0, 0, None);
             for (pair, it) in pairs[from..to].iter().enumerate() {
                 let profit = it.open.min(length) - self.prices[usize::from(it.destination)];

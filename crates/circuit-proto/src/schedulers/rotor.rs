@@ -1,15 +1,15 @@
-//! Matchings in turn, from week to week.
+//! A scheduler of all matchings in turn, from week to week.
 
 use super::Scheduler;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 
-/// All shifts in turn in shortest days; a week goes on where the last one ended.
+/// All shifts in turn, each for a shortest day; a week continues where the previous week ended.
 ///
-/// Source: Mellette et al., *RotorNet: a scalable, low-complexity, optical datacenter network*, SIGCOMM 2017, §3. Leaves
-/// out: traffic in two hops, which [`RotorLb`](super::RotorLb) has.
+/// Source: Mellette et al., *RotorNet: a scalable, low-complexity, optical datacenter network*,
+/// SIGCOMM 2017, §3. Leaves out: traffic in two hops, which is in [`RotorLb`](super::RotorLb).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rotor {
-    /// Shift of the last day; 0 before the first.
+    /// Shift of the last day; 0 before the first day.
     step: usize,
 }
 

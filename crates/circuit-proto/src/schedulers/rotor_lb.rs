@@ -1,4 +1,4 @@
-//! A rotor whose racks also carry each other's traffic.
+//! A rotor whose racks relay traffic for each other.
 
 use super::{Plan, Rotor, Scheduler};
 use crate::{Demand, Schedule, Timing};
@@ -6,13 +6,13 @@ use anabranch_units::ByteCount;
 
 /// The days of [`Rotor`], with traffic in one hop or two (RotorLB).
 ///
-/// In each day a rack sends over its circuit, in this order: bytes that it stored for the other
+/// On each day a rack sends over its circuit, in this order: bytes that it stored for the other
 /// rack, its own bytes for that rack, and bytes for third racks that the other rack accepts. The
-/// sender offers all of the latter; the receiver accepts what its next circuit to the third rack
-/// has room for, in equal shares.
-/// `served` counts bytes that are at their destinations by the end of the week. Bytes stored on
-/// their way do not count.
-/// Needs: storage in each rack, and an exchange of offers at the begin of each day.
+/// sender offers all its bytes for third racks. The receiver accepts, in equal shares, as much as
+/// its next circuit to each third rack has room for.
+/// `served` counts bytes that are at their destinations by the end of the week. Stored bytes do not
+/// count.
+/// Needs: storage in each rack, and an exchange of offers at the beginning of each day.
 /// Source: Mellette et al., *RotorNet: a scalable, low-complexity, optical datacenter network*,
 /// SIGCOMM 2017, §4. Differs: the exchange takes no time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,11 +38,11 @@ impl Scheduler for RotorLb {
 /// Bytes in the racks' queues.
 struct Queues {
     racks: usize,
-    /// Bytes of a rack's own, by rack and destination.
+    /// A rack's own bytes, by rack and destination.
     local: Vec<u64>,
-    /// Bytes of other racks, by the rack that stores them and by destination.
+    /// Bytes of other racks, by storing rack and destination.
     stored: Vec<u64>,
-    /// Bytes at their destinations.
+    /// Bytes that have arrived at their destinations.
     delivered: u64,
 }
 
@@ -72,8 +72,8 @@ impl Queues {
         }
     }
 
-    /// Moves up to `spare` bytes for third racks from `from` to `to`, which has a circuit of
-    /// `capacity` to each later.
+    /// Moves up to `spare` bytes for third racks from `from` to `to`, which later has a circuit of
+    /// `capacity` to each third rack.
     fn relay(&mut self, from: usize, to: usize, spare: u64, capacity: u64) {
         let mut accepted: Vec<(u64, usize)> = (0..self.racks)
             .filter(|third| *third != from && *third != to)
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_are_queued_stored_or_delivered(
+        fn every_byte_is_queued_stored_or_delivered(
             racks in 3usize..10, load in 1u64..1_000, capacity in 1u64..500, seed in any::<u64>()
         ) {
             let demand = generate::random(racks, ByteCount::new(load), 600_000, Seed::new(seed)).unwrap();
@@ -115,13 +115,14 @@ mod tests {
                 prop_assert!(queues.delivered - before <= capacity * racks as u64);
                 let queued: u64 = queues.local.iter().chain(&queues.stored).sum();
                 prop_assert_eq!(queued + queues.delivered, demand.total().as_u64());
-                // A rack accepts no more than its next circuit carries.
+                // A rack stores at most the bytes that its next circuit carries.
                 prop_assert!(queues.stored.iter().all(|bytes| *bytes <= capacity));
             }
         }
     }
 
-    /// RotorNet's reason for two hops: all circuits carry demand that one pair of each rack has.
+    /// RotorNet's reason for two hops: all circuits carry demand that each rack has for only one
+    /// destination.
     #[test]
     fn two_hops_use_circuits_of_idle_pairs() {
         let demand = generate::ring(8, ByteCount::new(16_000_000)).unwrap();

@@ -1,4 +1,4 @@
-//! Long common days first.
+//! A scheduler that plans the longest common days first.
 
 use super::Scheduler;
 use crate::matching::Bipartite;
@@ -6,13 +6,16 @@ use crate::sums::Sums;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::Duration;
 
-/// Stuffs demand until every rack sends and receives alike, then cuts off the longest days that all racks can use.
+/// Stuffs demand until all racks send and receive equally much, then repeatedly takes the longest
+/// day that all racks can use.
 ///
-/// Source: Liu et al., *Scheduling techniques for hybrid circuit/packet networks* (Solstice), CoNEXT 2015:
-/// QuickStuff and BigSlice.
-/// Differs: slices end with the week (the thesis, §2.2.2), where the paper's end once the packet switch carries the rest,
-/// and the days are stretched to fill the week. QuickStuff takes the entries by rack, where the paper draws an order.
-/// Known weakness: where no rack has an entry as long as the shortest day, one matching stands all week.
+/// Source: Liu et al., *Scheduling techniques for hybrid circuit/packet networks* (Solstice),
+/// CoNEXT 2015: QuickStuff and BigSlice.
+/// Differs: slices end with the week (the thesis, §2.2.2), and the days are stretched to fill the
+/// week; in the paper, slices end once the packet switch can carry the remaining demand. QuickStuff
+/// visits the entries by rack; the paper draws an order.
+/// Known weakness: if no rack has an entry as long as the shortest day, one matching lasts all
+/// week.
 #[derive(Clone, Copy, Debug)]
 pub struct Solstice;
 
@@ -27,7 +30,8 @@ impl Scheduler for Solstice {
     }
 }
 
-/// QuickStuff: adds to entries until every row and every column has the sum `target`, which none exceeds.
+/// QuickStuff: adds to entries until every row and every column has the sum `target`; no sum may
+/// exceed `target` before.
 pub(super) fn stuff(racks: usize, open: &mut [u64], target: u64) {
     let mut sums = Sums::of(racks, open.iter().copied());
     for (pair, time) in open.iter_mut().enumerate().filter(|(_, time)| **time > 0) {
@@ -48,7 +52,8 @@ struct Slice {
     length: u64,
 }
 
-/// BigSlice, from the largest threshold below the largest entry down to the shortest day.
+/// BigSlice: slices with falling thresholds, from the largest below the largest entry down to the
+/// shortest day.
 fn slices(racks: usize, mut open: Vec<u64>, timing: &Timing) -> Vec<Slice> {
     let (night, day_min) = (timing.night.as_ps(), timing.day_min.as_ps());
     let largest = open.iter().copied().max().unwrap_or(0);
@@ -87,7 +92,7 @@ fn slices(racks: usize, mut open: Vec<u64>, timing: &Timing) -> Vec<Slice> {
     }
 }
 
-/// The slices as days that fill the week. Without slices, one matching stands all week.
+/// Converts the slices to days that fill the week. Without slices, one matching lasts all week.
 fn fit(slices: Vec<Slice>, racks: usize, timing: &Timing) -> Schedule {
     if slices.is_empty() {
         let length = timing.week - timing.night;

@@ -1,4 +1,4 @@
-//! Each pair of racks once a week.
+//! A scheduler that joins each pair of racks once a week.
 
 use super::Scheduler;
 use crate::{Day, Demand, Matching, Schedule, Timing};
@@ -6,8 +6,9 @@ use anabranch_units::Duration;
 
 /// All shifts in turn, in days of equal length that fill the week.
 ///
-/// With more racks than days fit, the week ends with the last shift that fits in a shortest day.
-/// Source: the thesis, §2.3.5 and Figure 2.5. Differs: the days fill the week; the thesis's week is as long as its days.
+/// If the week has no room for all shifts, it ends with the last shift that fits in a shortest day.
+/// Source: the thesis, §2.3.5 and Figure 2.5. Differs: the days are stretched to fill the week; in
+/// the thesis, the week is as long as its days.
 #[derive(Clone, Copy, Debug)]
 pub struct Strobe;
 

@@ -1,4 +1,4 @@
-//! Known answers of the schedulers, and comparisons with brute force and with each other.
+//! Known answers of the schedulers, and comparisons with brute force and between schedulers.
 
 use super::*;
 use crate::{Matching, bound, generate};
@@ -21,7 +21,8 @@ fn ring_needs_one_day() {
     }
 }
 
-/// The known hole of Solstice: no entry is as long as the shortest day, so one matching stands all week.
+/// The known weakness of Solstice: no entry is as long as the shortest day, so one matching lasts
+/// all week.
 #[test]
 fn solstice_serves_one_pair_per_rack_in_alltoall() {
     for racks in [16, 64] {
@@ -44,7 +45,7 @@ fn strobe_joins_each_pair_for_equal_times() {
 }
 
 #[test]
-fn rotor_goes_on_where_the_last_week_ended() {
+fn rotor_continues_where_the_previous_week_ended() {
     let demand = Demand::new(4).unwrap();
     let mut rotor = Rotor::default();
     let mut steps = Vec::new();
@@ -57,7 +58,7 @@ fn rotor_goes_on_where_the_last_week_ended() {
 }
 
 #[test]
-fn fixed_schedules_are_checked_once() {
+fn fixed_schedule_is_checked_at_construction() {
     let timing = Timing::ETALON;
     let day = crate::Day { matching: Matching::shift(4, 1), length: Duration::from_us(1_000) };
     let schedule = Schedule { days: vec![day.clone()] };
@@ -66,9 +67,9 @@ fn fixed_schedules_are_checked_once() {
     assert!(Fixed::new(Schedule { days: vec![day; 2] }, 4, &timing).is_err());
 }
 
-/// Refit against Eclipse on drawn demand: more in the mean, and never far less.
+/// Refit against Eclipse on drawn demand: Refit serves more on average, and never much less.
 #[test]
-fn refit_serves_no_less_than_eclipse_in_the_mean() {
+fn refit_serves_more_than_eclipse_on_average() {
     let timing = Timing::ETALON;
     let mut random = Seed::new(9).stream("cases", 0);
     let mut ratios = Vec::new();
@@ -90,7 +91,8 @@ fn refit_serves_no_less_than_eclipse_in_the_mean() {
     assert!(mean >= 1.005 && least >= 0.995, "mean {mean}, least {least}");
 }
 
-/// A switch whose times are small numbers, so that brute force sees every schedule of whole units.
+/// A switch whose times are small numbers, so that brute force can try every schedule of whole
+/// units.
 const SMALL: Timing = Timing {
     circuit_rate: BitRate::bps(8),
     night: Duration::from_secs(1),
@@ -98,7 +100,7 @@ const SMALL: Timing = Timing {
     week: Duration::from_secs(11),
 };
 
-/// Most bytes that days of whole seconds serve, over all matchings of three racks.
+/// Maximum bytes that days of whole seconds serve, over all matchings of three racks.
 fn oracle_served(demand: &Demand) -> u64 {
     fn search(demand: &Demand, circuits: &[Vec<Option<u16>>], left: u64, schedule: &mut Schedule) -> u64 {
         let mut best = schedule.served(demand, &SMALL).as_u64();
@@ -125,9 +127,9 @@ fn oracle_served(demand: &Demand) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Eclipse's paper promises half of the optimum.
+    /// Eclipse's paper guarantees half of the optimum.
     #[test]
-    fn schedulers_lie_between_half_the_optimum_and_the_bound(
+    fn eclipse_and_refit_serve_half_of_the_optimum(
         entries in prop::collection::vec(0u64..12, 6)
     ) {
         let mut demand = Demand::new(3).unwrap();

@@ -1,4 +1,4 @@
-//! Fixed slots by demand, in a period longer than a week.
+//! A scheduler of equal slots by demand, in a period longer than a week.
 
 use super::solstice::stuff;
 use super::{Plan, Scheduler};
@@ -7,31 +7,30 @@ use crate::sums::Sums;
 use crate::{Day, Demand, Matching, Schedule, Timing};
 use anabranch_units::Duration;
 
-/// `k` of the bound (k - 1) / k: of each `k` slots, all but one follow demand.
+/// `k` in the bound (k - 1) / k: of every `k` slots, k - 1 follow demand.
 const SLOTS: u64 = 3;
 
-/// Slots of equal length in a period that repeats: (k - 1) n of them by demand, and one for each
-/// pair of racks.
+/// Slots of equal length in a repeating period: (k - 1) n slots follow demand, and each pair of
+/// racks has one more slot.
 ///
-/// Demand is scaled to (k - 1) n slots of the fullest port and rounded down; the slot that each
-/// pair has without regard to demand makes good what the rounding took. So an average week carries
-/// at least (k - 1) / k (1 - d) of any demand that ports could carry, in one hop, where d is the
-/// part of a slot that is night.
-/// A schedule has the next slots of the period, which goes on from week to week. `served` is an
-/// average week of the period: a period takes some 3 n slots, more than a week of a few nights and
-/// days holds.
-/// Needs: demand that stays for a period, or slots that are short against a week.
+/// Demand is scaled so that the fullest port has (k - 1) n slots, and is rounded down. The
+/// additional slot of each pair compensates for the rounding. Let d be the share of a slot that is
+/// night. Then an average week carries at least (k - 1) / k (1 - d) of any demand that the ports
+/// could carry, in one hop.
+/// A schedule has the next slots of the period, which continues from week to week. `served` counts
+/// an average week of the period: a period takes some 3 n slots, more than a week can hold.
+/// Needs: demand that stays the same for a period, or slots that are short relative to a week.
 /// Source: Addanki et al., *Vermilion: a traffic-aware reconfigurable optical interconnect with
 /// formal throughput guarantees*, arXiv 2504.09892, 2025. Differs: pairs with the largest
-/// remainders are rounded up while their ports have slots, where the paper rounds rows and columns
+/// remainders are rounded up while their ports have slots; the paper rounds rows and columns
 /// exactly.
 #[derive(Clone, Debug, Default)]
 pub struct Vermilion {
-    /// Demand of the period.
+    /// Demand for which the period was computed.
     demand: Option<Demand>,
-    /// Matching of each slot.
+    /// Matching of each slot of the period.
     period: Vec<Matching>,
-    /// Next slot.
+    /// Index of the next slot.
     slot: usize,
 }
 
@@ -75,7 +74,7 @@ impl Scheduler for Vermilion {
     }
 }
 
-/// Matching of each slot of a period.
+/// Computes the matching of each slot of a period.
 fn period(demand: &Demand) -> Vec<Matching> {
     let racks = demand.racks();
     let bytes = demand.entries();
@@ -109,8 +108,8 @@ fn period(demand: &Demand) -> Vec<Matching> {
     period
 }
 
-/// Adds a slot to the pairs that rounding down took most of, as far as their ports have less than
-/// `degree`.
+/// Adds a slot to the pairs with the largest remainders, while their ports have fewer than `degree`
+/// slots.
 fn round_up(racks: usize, bytes: &[u64], fullest: u64, degree: u64, slots: &mut [u64]) {
     let remainder = |pair: &usize| u128::from(degree) * u128::from(bytes[*pair]) % u128::from(fullest.max(1));
     let mut pairs: Vec<usize> = (0..bytes.len()).filter(|pair| remainder(pair) > 0).collect();
@@ -126,7 +125,7 @@ fn round_up(racks: usize, bytes: &[u64], fullest: u64, degree: u64, slots: &mut 
     }
 }
 
-/// Most bytes that a port sends or receives.
+/// Maximum number of bytes that a port sends or receives.
 fn fullest_port(demand: &Demand) -> u64 {
     Sums::of(demand.racks(), demand.entries().iter().copied()).largest()
 }
@@ -141,10 +140,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
-        /// The theorem of the paper's abstract, for demand of any load: a port's load above its
-        /// capacity scales it down.
+        /// The theorem in the paper's abstract, for demand of any load. The guaranteed share is
+        /// scaled down if a port's load exceeds its capacity.
         #[test]
-        fn average_week_keeps_the_bound(
+        fn average_week_serves_the_guaranteed_share(
             racks in 2usize..24, load in 1_000u64..60_000_000, density in 50_000u32..1_000_000,
             night_us in 1u64..40, day_us in 40u64..400, seed in any::<u64>()
         ) {
@@ -159,7 +158,7 @@ mod tests {
             let load = fullest_port(&demand) as f64 / capacity;
             let share = ((k - 1.0) / k * (1.0 - dark) / load).min(1.0);
             let total = demand.total().as_u64() as f64;
-            // Each pair's bytes are rounded down.
+            // Each pair's bytes are rounded down, by less than one byte.
             let least = share * total * (1.0 - 1e-12) - (racks * racks) as f64;
             prop_assert!(served as f64 >= least, "{served} of {total}, at least {least}");
         }

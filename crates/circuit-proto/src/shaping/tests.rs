@@ -1,4 +1,4 @@
-//! Properties of shaped demand and of weeks that days fill.
+//! Properties of shaped demand, and of weeks that days fill.
 
 use super::*;
 use crate::{Kind, generate};
@@ -27,7 +27,7 @@ fn shapings() -> impl Strategy<Value = Shaping> {
     })
 }
 
-/// Sums of rows, then of columns.
+/// Row sums, then column sums.
 fn sums(demand: &Demand) -> Vec<u64> {
     let Sums { rows, columns } = Sums::of(demand.racks(), demand.entries().iter().copied());
     rows.into_iter().chain(columns).collect()
@@ -47,25 +47,26 @@ fn before_filling(demand: &Demand, shaping: &Shaping) -> Vec<f64> {
 
 proptest! {
     #[test]
-    fn rows_and_columns_fit_the_week(demand in demands(), shaping in shapings()) {
+    fn shaped_rows_and_columns_fit_the_week(demand in demands(), shaping in shapings()) {
         let shaped = shape(&demand, &Timing::ETALON, &shaping);
         for sum in sums(&shaped) {
             prop_assert!(sum <= WEEK_BYTES, "{sum}");
         }
-        // No entry exceeds its demand after scaling, and none without demand gets any.
+        // After scaling, no entry exceeds its demand, and an entry without demand stays zero.
         for (shaped, before) in shaped.entries().iter().zip(before_filling(&demand, &shaping)) {
             prop_assert!(*shaped as f64 <= before * (1.0 + 1e-12), "{shaped} of {before}");
         }
     }
 
-    /// An entry below its demand is the largest of a full row or of a full column.
+    /// An entry below its demand is the largest entry of a full row or of a full column.
     #[test]
-    fn shares_are_max_min_fair(demand in demands(), shaping in shapings()) {
+    fn shaped_shares_are_max_min_fair(demand in demands(), shaping in shapings()) {
         let racks = demand.racks();
         let shaped = shape(&demand, &Timing::ETALON, &shaping);
         let before = before_filling(&demand, &shaping);
         let (entries, sums) = (shaped.entries(), sums(&shaped));
-        // Whole bytes leave less than one byte for each entry of a row, and steps differ by that.
+        // Rounding to whole bytes leaves less than one byte for each entry of a row, and shares
+        // differ by that.
         let slack = 2 * racks as u64;
         for pair in (0..racks * racks).filter(|pair| (entries[*pair] as f64) < before[*pair] * (1.0 - 1e-12) - 1.0) {
             let (row, column) = (pair / racks, pair % racks);
@@ -79,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn days_and_nights_last_the_week(demand in demands(), shaping in shapings()) {
+    fn days_and_nights_fill_the_week(demand in demands(), shaping in shapings()) {
         let timing = Timing::ETALON;
         for kind in [Kind::Solstice, Kind::Eclipse, Kind::Refit] {
             let schedule = schedule(&mut *kind.scheduler(), &demand, &timing, &shaping);
@@ -101,11 +102,11 @@ fn empty_demand_gives_one_dark_day() {
 }
 
 #[test]
-fn small_entries_count_only_without_large_ones() {
+fn small_entries_are_dropped_beside_large_ones() {
     let mut demand = Demand::new(4).unwrap();
     demand.add(0, 1, ByteCount::new(999_999)).unwrap();
     let shaped = |demand: &Demand, shaping| shape(demand, &Timing::ETALON, &shaping).between(0, 1);
-    // Half a week of circuit.
+    // The bytes of half a week of circuit.
     assert_eq!(shaped(&demand, SHAPING), ByteCount::new(10_000_000));
     assert_eq!(shaped(&demand, ANNOUNCED), ByteCount::ZERO);
     demand.add(2, 3, ByteCount::new(1_000_000)).unwrap();
@@ -115,7 +116,7 @@ fn small_entries_count_only_without_large_ones() {
 }
 
 #[test]
-fn large_sums_are_not_scaled() {
+fn large_sums_are_not_scaled_up() {
     for bytes in [10_000_000, 12_345_678] {
         let demand = generate::ring(4, ByteCount::new(bytes)).unwrap();
         assert_eq!(shape(&demand, &Timing::ETALON, &ANNOUNCED), demand);
@@ -125,7 +126,8 @@ fn large_sums_are_not_scaled() {
     assert_eq!(shape(&demand, &Timing::ETALON, &ANNOUNCED), scaled);
 }
 
-/// Announced demand of two rings, as in the thesis (§2.5.4), becomes two days, of equal length but for a night.
+/// Announced demand of two rings, as in the thesis (§2.5.4), becomes two days of equal length,
+/// except for a night.
 #[test]
 fn two_rings_become_two_days() {
     let mut demand = Demand::new(8).unwrap();

@@ -4,7 +4,8 @@ use super::*;
 use anabranch_sim::scenario::read;
 use anabranch_sim::{Outcome, Plan, Simulation};
 
-/// Four racks of four hosts; `circuit` goes into `[circuit]`, `load` behind it.
+/// A scenario of four racks with four hosts each; `circuit` is inserted into `[circuit]`, and
+/// `load` follows.
 fn scenario(circuit: &str, load: &str) -> String {
     format!(
         r#"
@@ -46,7 +47,7 @@ fn run(circuit: &str, load: &str) -> Outcome {
     simulation.run()
 }
 
-/// Each host of a rack sends 100 MB to the next rack, and the flows begin together.
+/// Each host of a rack sends 100 MB to the next rack, and all flows begin at the same time.
 const RING: &str = "[[workload]]\nkind = \"long\"\npairs = 4\nsize = \"100 MB\"";
 
 #[test]
@@ -59,21 +60,23 @@ fn announced_ring_gets_one_day_a_week() {
         assert_eq!((first.circuit_bytes, first.demand_bytes), (0, 0), "{scheduler}: nothing was known");
         assert_eq!(second.days, 1, "{scheduler}");
         assert!(second.circuit_bytes > 0, "{scheduler}");
-        // 16 flows of 100 MB, less what the packet network has carried in the first week.
+        // 16 flows of 100 MB, minus the bytes that the packet network has carried in the first
+        // week.
         let (most, carried) = (1_600_000_000, first.packet_network_bytes);
         assert!((most - carried..most).contains(&second.demand_bytes), "{scheduler}: {second:?}");
         assert_eq!((outcome.network.weeks, outcome.network.days), (Some(10), Some(10)));
     }
 }
 
-/// The last estimate is what receivers lack, but for what has passed since and what waits behind a gap.
+/// The last estimate equals the bytes that receivers lack. Excepted are bytes forwarded since then,
+/// and bytes that wait behind a gap.
 #[test]
-fn announced_demand_is_what_has_not_left_the_switch() {
+fn announced_demand_equals_bytes_not_forwarded() {
     let outcome = run("schedule = { scheduler = \"solstice\", demand = \"announced\" }", RING);
     let delivered: u64 = outcome.flows.iter().map(|flow| flow.delivered_bytes).sum();
     let last = outcome.weeks.last().expect("ten weeks");
     let (lacks, slack) = (1_600_000_000 - delivered, delivered / 10);
-    // The estimate is a week and the decision older than the end.
+    // The estimate is older than the end of the run by a week and the decision time.
     let since = last.circuit_bytes + last.packet_network_bytes;
     assert!(last.demand_bytes + slack >= lacks, "{} of {lacks}", last.demand_bytes);
     assert!(last.demand_bytes <= lacks + since + slack, "{} of {lacks} and {since}", last.demand_bytes);
@@ -81,10 +84,10 @@ fn announced_demand_is_what_has_not_left_the_switch() {
 }
 
 #[test]
-fn queues_show_at_most_their_size() {
+fn queue_demand_is_at_most_the_queue_size() {
     let outcome = run("queue_packets = 8\nschedule = { scheduler = \"solstice\" }", RING);
     assert!(outcome.weeks.iter().skip(1).any(|week| week.demand_bytes > 0));
-    // Data one way, acknowledgements the other.
+    // Data in one direction, acknowledgements in the other.
     let most = 4 * 2 * 8 * 9_000;
     assert!(outcome.weeks.iter().all(|week| week.demand_bytes <= most));
 }
@@ -100,7 +103,7 @@ fn closed_flows_leave_no_demand() {
 }
 
 #[test]
-fn fixed_and_absent_circuits_keep_their_weeks() {
+fn fixed_schedule_repeats_and_absent_circuits_carry_no_bytes() {
     let fixed = run("shifts = [1, 3]\nschedule = { scheduler = \"fixed\" }", RING);
     assert!(fixed.weeks.iter().all(|week| week.days == 2));
     assert!(fixed.weeks[0].circuit_bytes > 0, "it begins at once");
@@ -109,16 +112,16 @@ fn fixed_and_absent_circuits_keep_their_weeks() {
     assert!(none.workloads[0].goodput_mbps > Some(100_000.0), "{:?}", none.workloads[0].goodput_mbps);
 }
 
-/// A fixed schedule in weeks is the same run as a timetable without end.
+/// A run with a fixed schedule of weeks equals a run with an endless timetable.
 #[test]
-fn fixed_weeks_are_the_timetable_of_shifts() {
+fn fixed_weeks_equal_the_timetable_of_shifts() {
     let weekly = run("shifts = [1, 3]\nschedule = { scheduler = \"fixed\" }", RING);
     let endless = run("shifts = [1, 3]\nday = \"980 us\"", RING);
     assert_eq!(weekly.network.event_hash, endless.network.event_hash);
 }
 
 #[test]
-fn impossible_schedules_are_refused() {
+fn schedule_settings_out_of_range_are_refused() {
     let refused = |circuit: &str| plan(circuit, RING).map(drop).expect_err("refused").to_string();
     for (circuit, message) in [
         ("schedule = { scheduler = \"best\" }", "circuit.schedule.scheduler: `best`: must be one of strobe"),

@@ -1,25 +1,26 @@
-//! Many sums in one allocation, of given symbols and of earlier sums; used by decoders.
+//! Many sums in one allocation, over given symbols and earlier sums; decoders use it.
 //!
-//! A call of [`xor`](super::xor) checks the length of each input. Here that happens once for all
-//! sums, so a sum costs little more than its bytes, about 1 KiB. Memory is not written before the
-//! sums are.
+//! A call of [`xor`](super::xor) checks the length of each input. An arena checks all lengths once,
+//! so a sum of about 1 KiB costs little more than the processing of its bytes. The memory is not
+//! initialised before the sums are written.
 
 use super::lanes::{PASS_INPUTS, PASS_OUTPUTS, Pass};
 use super::{Engine, fastest};
 use std::marker::PhantomData;
 
-/// Alignment of slots: a cache line, and the widest vector.
+/// Alignment of slots in bytes: a cache line, and the widest vector.
 const ALIGNMENT: usize = 64;
 
 /// Given symbols, and slots for sums.
 pub(crate) struct Arena<'a> {
     engine: Engine,
-    /// By number, symbols first, then slots: pointer to `len` readable bytes; null for an unwritten
-    /// slot, which is all zeros. The pointers are into borrows for `'a` and into `memory`.
+    /// Pointers to `len` readable bytes, by number: symbols first, then slots. Null for an
+    /// unwritten slot, which counts as zeros. The pointers are into borrows for `'a` and into
+    /// `memory`.
     at: Vec<*const u8>,
     symbols: usize,
     len: usize,
-    /// Allocation of the slots, with length 0, and never moved while there are pointers into it.
+    /// Allocation of the slots, with length 0. It is never moved while pointers into it exist.
     memory: Vec<u8>,
     /// Start of the first slot; slots are `stride` bytes apart.
     first: *mut u8,
@@ -29,7 +30,7 @@ pub(crate) struct Arena<'a> {
 }
 
 impl<'a> Arena<'a> {
-    /// Allocates `places` slots of `len` bytes.
+    /// Creates an arena with `places` slots of `len` bytes.
     ///
     /// Panics: if a symbol has another length.
     pub fn new<S: AsRef<[u8]>>(symbols: &'a [S], places: usize, len: usize) -> Self {
@@ -57,21 +58,22 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Writes the sum of the terms with these numbers to a slot, or adds it to the slot's content.
+    /// Writes the sum of the terms with these numbers to a slot, or adds the sum to the slot's
+    /// content.
     ///
-    /// Panics: if a slot or number does not exist, or the slot is a term of its sum.
+    /// Panics: if a slot or number does not exist, or the slot is a term of the sum.
     pub fn sum(&mut self, place: usize, adds: bool, terms: &[u32]) {
         let own = self.symbols + place;
         let before = self.at[own];
         let output = self.first.wrapping_add(place * self.stride);
-        // SAFETY: the place is inside the memory, and initialised where `at` points to it.
+        // SAFETY: the slot is inside `memory`, and is initialised if `at` points to it.
         let mut sum = unsafe { XorSum::at(self.engine, output, self.len, adds && !before.is_null()) };
         for term in terms {
             let term = *term as usize;
             assert!(term != own, "a place is a term of its own sum");
             if !self.at[term].is_null() {
-                // SAFETY: `len` bytes can be read wherever `at` points to, and a number's are not
-                // another's.
+                // SAFETY: every pointer in `at` has `len` readable bytes, and the bytes of
+                // different numbers do not overlap.
                 unsafe { sum.add_at(self.at[term]) };
             }
         }
@@ -79,17 +81,17 @@ impl<'a> Arena<'a> {
         self.at[own] = output;
     }
 
-    /// The memory, and the start of each slot in it. Unwritten slots are zeros.
+    /// Returns the memory, and the start of each slot in it. Unwritten slots are zeros.
     pub fn into_bytes(mut self) -> (Vec<u8>, impl Iterator<Item = usize>) {
         let places = self.at.len() - self.symbols;
         for (place, at) in self.at[self.symbols..].iter().enumerate() {
             let written = if at.is_null() { 0 } else { self.len };
             let rest = self.first.wrapping_add(place * self.stride + written);
-            // SAFETY: from there to the place's end it is inside the memory.
+            // SAFETY: the bytes from there to the end of the slot are inside the memory.
             unsafe { rest.write_bytes(0, self.stride - written) };
         }
-        // SAFETY: the allocation is large enough; the bytes before the slots are written here, and
-        // the slots, with the bytes between them, above and by the sums.
+        // SAFETY: the allocation is large enough, and all bytes are initialised. The bytes before
+        // the slots are written here, the bytes between slots above, and the slots by the sums.
         unsafe {
             self.memory.as_mut_ptr().write_bytes(0, self.origin);
             self.memory.set_len(self.origin + places * self.stride);
@@ -99,25 +101,25 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// A sum under construction: terms are collected until there are enough for one pass over them.
+/// A sum under construction. Terms are collected until there are enough for one pass.
 pub(crate) struct XorSum<'a, 'b> {
     engine: Engine,
-    /// Its invariants hold, except that the number of inputs may be 0.
+    /// The pass's invariants hold, except that the number of inputs may be 0.
     pass: Pass<'static>,
     borrowed: PhantomData<(&'a [u8], &'b mut [u8])>,
 }
 
 impl<'a, 'b> XorSum<'a, 'b> {
-    /// A sum to be written to `sum`.
+    /// Creates a sum that is written to `sum`.
     pub fn new(sum: &'b mut [u8]) -> Self {
-        // SAFETY: as a unique borrow it is overlapped by nothing that is borrowed for `'a`.
+        // SAFETY: `sum` is a unique borrow, so no borrow for `'a` overlaps it.
         unsafe { Self::at(fastest().1, sum.as_mut_ptr(), sum.len(), false) }
     }
-    /// A sum of `len` bytes to be written to `output`, or added to what is there.
+    /// Creates a sum of `len` bytes that is written to `output`, or added to the bytes there.
     ///
     /// # Safety
-    /// For as long as `'b`, `len` bytes must be writable at `output` and overlap no term; where the
-    /// sum is added to them, they must be initialised.
+    /// For as long as `'b`, `len` bytes must be writable at `output` and overlap no term. If the
+    /// sum is added, these bytes must be initialised.
     unsafe fn at(engine: Engine, output: *mut u8, len: usize, accumulate: bool) -> Self {
         let pass = Pass {
             coefficients: [[0; PASS_INPUTS]; PASS_OUTPUTS],
@@ -133,19 +135,19 @@ impl<'a, 'b> XorSum<'a, 'b> {
     }
     /// Adds a term.
     ///
-    /// Panics: if its length differs from the sum's.
+    /// Panics: if the term's length differs from the sum's.
     #[inline]
     pub fn add(&mut self, term: &'a [u8]) {
         let (want, got) = (self.pass.len, term.len());
         assert!(want == got, "a term has {got} bytes: must have {want}, as the sum");
-        // SAFETY: it is as long as the sum, and borrowed for longer than that is in the making.
+        // SAFETY: the term is as long as the sum, and its borrow outlives the sum.
         unsafe { self.add_at(term.as_ptr()) };
     }
     /// Adds a term.
     ///
     /// # Safety
-    /// As many bytes as the sum has must be readable there for as long as `'a`, none of them the
-    /// sum's.
+    /// At `term`, as many bytes as the sum has must be readable for as long as `'a`, and must not
+    /// overlap the sum.
     #[inline]
     unsafe fn add_at(&mut self, term: *const u8) {
         if self.pass.inputs_len == PASS_INPUTS {
@@ -154,17 +156,17 @@ impl<'a, 'b> XorSum<'a, 'b> {
         self.pass.inputs[self.pass.inputs_len] = term;
         self.pass.inputs_len += 1;
     }
-    /// Writes the sum. Without terms it writes zeros, or adds nothing.
+    /// Writes the sum. Without terms it writes zeros; in adding mode, the output is unchanged.
     pub fn finish(&mut self) {
         if self.pass.inputs_len > 0 {
             self.flush();
         } else if !self.pass.accumulate {
-            // SAFETY: the promise of `at`, that `len` bytes are writable.
+            // SAFETY: the caller of `at` ensures that `len` bytes are writable.
             unsafe { self.pass.outputs[0].write_bytes(0, self.pass.len) };
         }
     }
     fn flush(&mut self) {
-        // SAFETY: the promises of `at` and `add_at` are the pass's invariants.
+        // SAFETY: the requirements of `at` and `add_at` are the pass's invariants.
         unsafe { self.engine.run(&self.pass, true) };
         (self.pass.inputs_len, self.pass.accumulate) = (0, true);
     }

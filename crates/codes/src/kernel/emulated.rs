@@ -1,5 +1,5 @@
-//! Lanes in plain Rust for tests: the loop of the vector kernels on machines without their
-//! instructions.
+//! Lanes in plain Rust for tests, which run the loop of the vector kernels on machines without
+//! their instructions.
 //!
 //! `N` = 64 represents AVX-512 with GFNI (three-way xor by truth table, bit matrices), `N` = 32
 //! represents GFNI on AVX2. The operations are written from the Intel SDM's pseudocode, not from
@@ -8,17 +8,17 @@
 use super::lanes::{Lanes, Pass, TallPass, XorLanes, run, run_tall};
 use crate::field::AFFINE;
 
-/// `N` bytes with GFNI, emulated.
+/// Lanes of `N` bytes with GFNI, emulated.
 #[derive(Copy, Clone)]
 pub(super) struct EmulatedGfni<const N: usize>;
 
-/// `GF2P8AFFINEQB` on one byte with a zero constant.
+/// `GF2P8AFFINEQB` on one byte, with the constant zero.
 fn affine_byte(matrix: u64, x: u8) -> u8 {
     let rows = matrix.to_le_bytes();
     (0..8).fold(0, |byte, i| byte | u8::from((rows[7 - i] & x).count_ones() % 2 == 1) << i)
 }
 
-/// `VPTERNLOGQ` on one byte: bit by bit, the operands' bits choose a bit of the truth table.
+/// `VPTERNLOGQ` on one byte: each bit of the operands selects a bit of the truth table.
 fn ternary_byte(table: u8, a: u8, b: u8, c: u8) -> u8 {
     (0..8).fold(0, |byte, i| {
         let index = (a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1);
@@ -55,29 +55,29 @@ impl<const N: usize> Lanes for EmulatedGfni<N> {
         std::array::from_fn(|i| ternary_byte(0x96, a[i], b[i], c[i]))
     }
     unsafe fn load(self, from: *const u8) -> [u8; N] {
-        // SAFETY: the caller's promise that N bytes are readable.
+        // SAFETY: the caller ensures that N bytes are readable.
         unsafe { from.cast::<[u8; N]>().read_unaligned() }
     }
     unsafe fn store(self, to: *mut u8, vector: [u8; N]) {
-        // SAFETY: the caller's promise that N bytes are writable.
+        // SAFETY: the caller ensures that N bytes are writable.
         unsafe { to.cast::<[u8; N]>().write_unaligned(vector) }
     }
 }
 
-/// Runs a pass on emulated lanes, with as many vectors per turn as the real ones.
+/// Runs a pass on emulated lanes, with as many vectors per turn as on the real lanes.
 ///
 /// # Safety
 /// The pass's invariants must hold.
 pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
     if pass.len < N {
-        // SAFETY: the caller's promise is the one asked for.
+        // SAFETY: the caller upholds the same contract.
         return unsafe { super::plain::run(pass, xor) };
     }
     macro_rules! by_inputs {
         ($lanes:expr, $outputs:literal, $turn:literal, $ones:literal, [$($inputs:literal)+]) => {
             match pass.inputs_len {
-                // SAFETY: the caller's promise, and the numbers of inputs and outputs are those
-                // matched on.
+                // SAFETY: the caller upholds the invariants; the numbers of inputs and outputs are
+                // the matched ones.
                 $($inputs => unsafe { run::<_, $inputs, $outputs, $turn, $ones>($lanes, pass) },)+
                 inputs => unreachable!("the planner never makes a pass of {inputs} inputs"),
             }
@@ -105,9 +105,10 @@ pub(super) unsafe fn tall_emulated<const N: usize>(tall: &TallPass<'_>) {
     macro_rules! by_outputs {
         ([$($outputs:literal)+]) => {
             match tall.outputs_len {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the walk's invariants.
                 1 => unsafe { run_tall::<_, 1, 4>(XorLanes(EmulatedGfni::<N>), tall) },
-                // SAFETY: the caller's promise, and the number of outputs is the one matched on.
+                // SAFETY: the caller upholds the walk's invariants; the number of outputs is the
+                // matched one.
                 $($outputs => unsafe { run_tall::<_, $outputs, 2>(EmulatedGfni::<N>, tall) },)+
                 outputs => unreachable!("the planner makes no walk of {outputs} outputs"),
             }

@@ -1,20 +1,20 @@
-//! The single loop of every vector kernel, written over [`Lanes`], the required operations of a
+//! The loop of every vector kernel, written once over [`Lanes`], the required operations of a
 //! vector unit.
 //!
-//! The instruction sets differ in a dozen short functions each; all code that decides *which bytes*
-//! are read and written is here, once. The loop of AVX-512 is thus tested on machines without it,
-//! through the emulated lanes of the tests.
+//! The instruction sets differ in a dozen short functions each. All code that decides *which bytes*
+//! are read and written is here. So tests run the loop of AVX-512 on machines without AVX-512, with
+//! the emulated lanes.
 
 #![expect(
     clippy::needless_range_loop,
     reason = "vectors, inputs and outputs index several arrays alike; iterators and closures would not take part in the features of the function that the loop is compiled into"
 )]
 
-/// A vector unit. A value is proof that this machine has its instructions, so only detection makes
-/// one.
+/// A vector unit. A value is proof that this machine has the instructions, so only detection
+/// creates values.
 ///
-/// All methods must be `#[inline(always)]`: they become part of a function that has the target's
-/// features on.
+/// All methods must be `#[inline(always)]`, so that they become part of a function whose target
+/// features are enabled.
 pub(super) trait Lanes: Copy {
     /// Bytes in a vector, a power of two.
     const WIDTH: usize;
@@ -22,10 +22,10 @@ pub(super) trait Lanes: Copy {
     type Vector: Copy;
     /// A coefficient in the form used for multiplying vectors.
     type Factor: Copy;
-    /// A coefficient in compact form, from which a single load gives the other form.
+    /// A coefficient in compact form, which a single load converts to a factor.
     type PackedFactor: Copy + Default;
 
-    /// All bytes 0.
+    /// A vector of zeros.
     fn zero(self) -> Self::Vector;
     /// Converts `coefficient` to a factor.
     fn factor(self, coefficient: u8) -> Self::Factor;
@@ -33,71 +33,77 @@ pub(super) trait Lanes: Copy {
     fn pack(self, coefficient: u8) -> Self::PackedFactor;
     /// Converts the compact form to a factor.
     fn unpack(self, packed: Self::PackedFactor) -> Self::Factor;
-    /// Each byte of `x` times the factor's coefficient.
+    /// Multiplies each byte of `x` by the factor's coefficient.
     fn mul(self, factor: Self::Factor, x: Self::Vector) -> Self::Vector;
     /// `a + b`.
     fn xor(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Whether [`Lanes::xor3`] is one instruction, so that inputs are best processed in pairs.
+    /// True if [`Lanes::xor3`] is one instruction, so that inputs are best processed in pairs.
     const XOR3: bool = false;
     /// `a + b + c`.
     #[inline(always)]
     fn xor3(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         self.xor(a, self.xor(b, c))
     }
-    /// The [`Lanes::WIDTH`] bytes at `from`.
+    /// Loads the [`Lanes::WIDTH`] bytes at `from`.
     ///
     /// # Safety
-    /// They must be readable.
+    /// These bytes must be readable.
     unsafe fn load(self, from: *const u8) -> Self::Vector;
     /// Writes [`Lanes::WIDTH`] bytes to `to`.
     ///
     /// # Safety
-    /// They must be writable.
+    /// These bytes must be writable.
     unsafe fn store(self, to: *mut u8, vector: Self::Vector);
 }
 
-/// Maximum inputs of a pass.
+/// Maximum number of inputs of a pass.
 pub(super) const PASS_INPUTS: usize = 8;
-/// Maximum outputs of a pass.
+/// Maximum number of outputs of a pass.
 pub(super) const PASS_OUTPUTS: usize = 4;
 
-/// One pass over the inputs: `outputs[o] = sum of coefficients[o][i] * inputs[i]`, plus the terms
-/// described below.
+/// One pass over the inputs: `outputs[o] = sum of coefficients[o][i] * inputs[i]`. The inputs in
+/// `ones`, and the previous outputs if `accumulate` is set, are added.
 ///
-/// Invariants, on which the loops' safety rests: `len` bytes are readable at each of the first
-/// `inputs_len` inputs and at each of `ones`, and writable at each of the first `outputs_len`
-/// outputs; no output overlaps another or an input; where `accumulate` is set the outputs are
-/// readable (initialised) too. `ones` is empty unless there is one output.
+/// Invariants for the safety of the loops:
+///
+/// - `len` bytes are readable at each of the first `inputs_len` inputs and at each of `ones`, and
+///   writable at each of the first `outputs_len` outputs.
+/// - No output overlaps another output or an input.
+/// - If `accumulate` is set, the outputs are also initialised.
+/// - `ones` is empty unless there is one output.
 pub(super) struct Pass<'a> {
-    /// By output, then by input. Unused by an xor pass.
+    /// Coefficients by output, then by input. Unused by an xor pass.
     pub coefficients: [[u8; PASS_INPUTS]; PASS_OUTPUTS],
-    /// Inputs to multiply; an xor pass only adds them.
+    /// Inputs to multiply; an xor pass adds them without multiplication.
     pub inputs: [*const u8; PASS_INPUTS],
     /// Number of inputs in use.
     pub inputs_len: usize,
-    /// Inputs with coefficient 1, to be added as they are.
+    /// Inputs with coefficient 1, added without multiplication.
     pub ones: &'a [*const u8],
     /// Output buffers.
     pub outputs: [*mut u8; PASS_OUTPUTS],
     /// Number of outputs in use.
     pub outputs_len: usize,
-    /// Whether to add to the outputs instead of overwriting them.
+    /// True to add to the outputs instead of overwriting them.
     pub accumulate: bool,
     /// Bytes in each input and output.
     pub len: usize,
 }
 
-/// Maximum inputs, and maximum outputs, of a walk.
+/// Maximum number of inputs of a walk, and maximum number of its outputs.
 pub(super) const TALL_INPUTS: usize = 32;
 pub(super) const TALL_OUTPUTS: usize = 6;
 
-/// One walk over many inputs for up to [`TALL_OUTPUTS`] outputs: their sums stay in registers,
-/// coefficients come from memory. With one output all coefficients count as 1.
+/// One walk over many inputs for up to [`TALL_OUTPUTS`] outputs: the sums stay in registers, and
+/// coefficients are read from memory. With one output all coefficients count as 1.
 ///
-/// Invariants, on which the loops' safety rests: there are at most [`TALL_INPUTS`] inputs; `len`
-/// bytes, at least a vector's, are readable at each input and writable at each of the first
-/// `outputs_len` outputs; no output overlaps another or an input; if `accumulate` is set the
-/// outputs are readable (initialised), too.
+/// Invariants for the safety of the loops:
+///
+/// - There are at most [`TALL_INPUTS`] inputs.
+/// - `len` bytes, at least a vector's, are readable at each input and writable at each of the first
+///   `outputs_len` outputs.
+/// - No output overlaps another output or an input.
+/// - If `accumulate` is set, the outputs are also initialised.
 pub(super) struct TallPass<'a> {
     /// Coefficients of each output, one per input.
     pub rows: [&'a [u8]; TALL_OUTPUTS],
@@ -109,13 +115,13 @@ pub(super) struct TallPass<'a> {
     pub outputs: [*mut u8; TALL_OUTPUTS],
     /// Number of outputs in use.
     pub outputs_len: usize,
-    /// Whether to add to the outputs instead of overwriting them.
+    /// True to add to the outputs instead of overwriting them.
     pub accumulate: bool,
     /// Bytes in each input and output.
     pub len: usize,
 }
 
-/// Lanes on which every coefficient counts as 1: the xor kernel.
+/// Lanes for the xor kernel, on which every coefficient counts as 1.
 #[derive(Copy, Clone)]
 pub(super) struct XorLanes<L>(pub L);
 
@@ -160,9 +166,9 @@ impl<L: Lanes> Lanes for XorLanes<L> {
     }
 }
 
-/// The sums of a pass or walk.
+/// Computes the sums of a pass or walk.
 trait Sums<L: Lanes, const M: usize> {
-    /// The sums of the `U` vectors at byte `at`.
+    /// Returns the sums of the `U` vectors from byte `at` on.
     ///
     /// # Safety
     /// `U * WIDTH` bytes from `at` on must be inside the pass.
@@ -218,8 +224,8 @@ impl<L: Lanes, const K: usize, const M: usize, const ONES: bool> Sums<L, M> for 
                 for u in 0..U {
                     vectors[u] = lanes.load(self.inputs[i].add(at + u * L::WIDTH));
                 }
-                // Vectors inside, so that a factor outside the registers is loaded once for all of
-                // them.
+                // The vectors are the inner loop, so that a factor that is not in a register is
+                // loaded once for all vectors.
                 for o in 0..M {
                     for u in 0..U {
                         sums[u][o] = lanes.xor(sums[u][o], lanes.mul(self.factors[i][o], vectors[u]));
@@ -311,8 +317,8 @@ unsafe fn store<L: Lanes, const M: usize, const U: usize>(
     }
 }
 
-/// Runs a pass of `K` inputs and `M` outputs, `U` vectors per turn; the pass's `ones` are used if
-/// `ONES` is set.
+/// Runs a pass of `K` inputs and `M` outputs, `U` vectors per turn. Adds the inputs in the pass's
+/// `ones` if `ONES` is set.
 ///
 /// # Safety
 /// The pass's invariants must hold, with `K` inputs, `M` outputs and at least one vector's length.
@@ -341,7 +347,7 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize, const U: usiz
         ones: pass.ones,
         accumulate: pass.accumulate,
     };
-    // SAFETY: the caller's promise is the one asked for.
+    // SAFETY: the caller upholds the same contract.
     unsafe { walk::<L, M, U>(lanes, &sum, &outputs, pass.len) }
 }
 
@@ -363,15 +369,15 @@ pub(super) unsafe fn run_tall<L: Lanes, const M: usize, const U: usize>(lanes: L
     let mut outputs = [std::ptr::null_mut(); M];
     outputs.copy_from_slice(&pass.outputs[..M]);
     let sum = TallSum::<_, M> { lanes, factors, inputs: pass.inputs, outputs, accumulate: pass.accumulate };
-    // SAFETY: the caller's promise is the one asked for.
+    // SAFETY: the caller upholds the same contract.
     unsafe { walk::<L, M, U>(lanes, &sum, &outputs, pass.len) }
 }
 
 /// Writes all sums, `U` vectors per turn.
 ///
-/// The first and the last vector are summed before the rest and stored after it. They may overlap
-/// the rest: that repeats one vector's work, which is cheaper than masked or byte-wise ends, and
-/// keeps accumulation right, because no byte is read after it was written.
+/// The first and the last vector are summed before all others and stored after them. They may
+/// overlap other vectors. The overlap repeats one vector's work, which is cheaper than masked or
+/// byte-wise ends. Accumulation stays correct, because no byte is read after it was written.
 ///
 /// # Safety
 /// `len` bytes, at least a vector's, must be inside the inputs of `sums` and writable at each
@@ -384,13 +390,13 @@ unsafe fn walk<L: Lanes, const M: usize, const U: usize>(
     len: usize,
 ) {
     let width = L::WIDTH;
-    // From here on stores into the first output are aligned.
+    // From this offset on, stores into the first output are aligned.
     let mut at = outputs[0].addr().wrapping_neg() & (width - 1);
     let (head_apart, tail_apart) = (at != 0, (len - at) & (width - 1) != 0);
     let mut ends = [[lanes.zero(); M]; 2];
     // SAFETY: `len` is at least a vector, so the vectors at 0 and at `len - width` are inside the
-    // pass; the loops' conditions keep the others inside (`at` is below `width` at first, then
-    // never above `len`).
+    // pass. The loops' conditions keep all other vectors inside: `at` is below `width` at first,
+    // and never above `len`.
     unsafe {
         if head_apart {
             [ends[0]] = sums.vectors::<1>(0);
@@ -419,7 +425,7 @@ unsafe fn walk<L: Lanes, const M: usize, const U: usize>(
     }
 }
 
-/// For lanes that derive a factor from a table row: a coefficient is its own compact form.
+/// Methods of lanes that derive a factor from a table row: a coefficient is its own compact form.
 macro_rules! kept_as_bytes {
     () => {
         type PackedFactor = u8;
@@ -436,10 +442,10 @@ macro_rules! kept_as_bytes {
 }
 pub(super) use kept_as_bytes;
 
-/// Defines functions of lanes: `$function(lanes, pass, xor)` with the features enabled, one copy of
-/// the loop for each number of inputs; and `$tall(lanes, pass)` for walks over many inputs, one
-/// copy for each number of outputs. `$turn` is the number of vectors per turn for one output to
-/// six.
+/// Defines two functions of lanes with the target features enabled. `$function(lanes, pass, xor)`
+/// runs a pass, and has one copy of the loop for each number of inputs. `$tall(lanes, pass)` runs a
+/// walk over many inputs, and has one copy for each number of outputs. `$turn` is the number of
+/// vectors per turn for one to six outputs.
 macro_rules! passes {
     ($function:ident, $tall:ident, $lanes:ty, $features:literal,
      [$turn1:literal, $turn2:literal, $turn3:literal, $turn4:literal, $turn5:literal, $turn6:literal]) => {
@@ -452,16 +458,16 @@ macro_rules! passes {
 
             #[target_feature(enable = $features)]
             unsafe fn sums<const M: usize, const U: usize>(lanes: $lanes, pass: &TallPass<'_>) {
-                // SAFETY: the caller's promise is the one asked for.
+                // SAFETY: the caller upholds the same contract.
                 unsafe { run_tall::<_, M, U>(lanes, pass) }
             }
             #[target_feature(enable = $features)]
             unsafe fn add(lanes: $lanes, pass: &TallPass<'_>) {
-                // SAFETY: the caller's promise is the one asked for.
+                // SAFETY: the caller upholds the same contract.
                 unsafe { run_tall::<_, 1, 4>(XorLanes(lanes), pass) }
             }
             // SAFETY: the value `lanes` proves that the machine has the features; the number of
-            // outputs is the one matched on; the rest is the caller's promise.
+            // outputs is the matched one; the caller upholds the other invariants.
             unsafe {
                 match pass.outputs_len {
                     1 => add(lanes, pass),
@@ -488,22 +494,22 @@ macro_rules! passes {
                 lanes: $lanes,
                 pass: &Pass<'_>,
             ) {
-                // SAFETY: the caller's promise is the one asked for.
+                // SAFETY: the caller upholds the same contract.
                 unsafe { run::<_, K, M, U, ONES>(lanes, pass) }
             }
             #[target_feature(enable = $features)]
             unsafe fn add<const K: usize>(lanes: $lanes, pass: &Pass<'_>) {
-                // SAFETY: the caller's promise is the one asked for.
+                // SAFETY: the caller upholds the same contract.
                 unsafe { run::<_, K, 1, 4, false>(XorLanes(lanes), pass) }
             }
             // A pass shorter than a vector uses the plain kernel.
             if pass.len < <$lanes as $crate::kernel::lanes::Lanes>::WIDTH {
-                // SAFETY: the caller's promise is the one asked for.
+                // SAFETY: the caller upholds the same contract.
                 return unsafe { $crate::kernel::plain::run(pass, xor) }; // tidy-allow: circle, expands elsewhere
             }
-            // SAFETY: the value `lanes` proves that the machine has the features; the numbers of
-            // inputs and outputs are those matched on, the length is at least a vector's; the rest
-            // is the caller's promise.
+            // SAFETY: the value `lanes` proves that the machine has the features. The numbers of
+            // inputs and outputs are the matched ones, and the length is at least a vector's. The
+            // caller upholds the other invariants.
             unsafe {
                 match (xor, pass.outputs_len, pass.inputs_len, !pass.ones.is_empty()) {
                     (true, 1, 1, false) => add::<1>(lanes, pass),

@@ -1,16 +1,16 @@
-//! AArch64 lanes: table look-ups on 16 bytes. `TBL` gives 0 for an index above 15, and both halves
-//! are below 16.
+//! AArch64 lanes: table look-ups on 16 bytes. Both halves of a byte are valid indices of `TBL`,
+//! because they are below 16.
 
 use super::lanes::{Lanes, kept_as_bytes, passes};
 use crate::field::HALF_PRODUCTS;
 use std::arch::aarch64::*;
 
-/// 16 bytes, multiplied by two table look-ups.
+/// Lanes of 16 bytes, multiplied by two table look-ups.
 #[derive(Copy, Clone)]
 pub(super) struct Neon(());
 
 impl Neon {
-    /// These lanes, if available.
+    /// Returns the lanes if this machine has the instructions.
     pub fn detect() -> Option<Self> {
         std::arch::is_aarch64_feature_detected!("neon").then_some(Self(()))
     }
@@ -21,7 +21,7 @@ passes!(run_neon, tall_neon, Neon, "neon", [4, 2, 2, 2, 1, 1]);
 impl Lanes for Neon {
     const WIDTH: usize = 16;
     type Vector = uint8x16_t;
-    /// Products with low halves, then with high halves.
+    /// Products with low halves, then products with high halves.
     type Factor = (uint8x16_t, uint8x16_t);
     kept_as_bytes!();
 
@@ -52,12 +52,12 @@ impl Lanes for Neon {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> uint8x16_t {
-        // SAFETY: `self` proves NEON; the caller that 16 bytes are readable.
+        // SAFETY: `self` proves NEON; the caller ensures that 16 bytes are readable.
         unsafe { vld1q_u8(from) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8, vector: uint8x16_t) {
-        // SAFETY: `self` proves NEON; the caller that 16 bytes are writable.
+        // SAFETY: `self` proves NEON; the caller ensures that 16 bytes are writable.
         unsafe { vst1q_u8(to, vector) }
     }
 }

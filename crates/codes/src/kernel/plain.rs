@@ -10,8 +10,8 @@ use crate::field::PRODUCTS;
 /// The pass's invariants must hold.
 pub(super) unsafe fn run(pass: &Pass<'_>, xor: bool) {
     for (&output, coefficients) in pass.outputs.iter().zip(&pass.coefficients).take(pass.outputs_len) {
-        // SAFETY: `len` bytes are writable at the output and, if they are accumulated to,
-        // initialised; zeroing initialises them otherwise. Nothing else overlaps them.
+        // SAFETY: `len` bytes are writable at the output, and no other buffer overlaps them. They
+        // are initialised if the pass accumulates; otherwise zeroing initialises them.
         let output = unsafe {
             if !pass.accumulate {
                 output.write_bytes(0, pass.len);

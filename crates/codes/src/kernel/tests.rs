@@ -6,13 +6,13 @@ use crate::Gf;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Definition of [`gf_dot`].
+/// The definition of [`gf_dot`], byte by byte.
 fn expected(coefficients: &[u8], inputs: &[&[u8]], start: &[u8]) -> Vec<u8> {
     let sum = |i| coefficients.iter().zip(inputs).map(|(&c, input)| Gf(c) * Gf(input[i])).sum::<Gf>();
     start.iter().enumerate().map(|(i, &byte)| (Gf(byte) + sum(i)).0).collect()
 }
 
-/// The engines of this machine and the emulated ones, with names.
+/// The engines of this machine and the emulated engines, each with its name.
 fn engines() -> Vec<(&'static str, Engine)> {
     let real = Kernel::available().into_iter().filter_map(|kernel| Some((kernel.name(), kernel.engine()?)));
     let emulated =
@@ -58,7 +58,7 @@ impl Buffers {
         let parts = self.bytes[self.origin..].chunks_mut(stride).zip(&self.offsets);
         parts.map(|(part, &offset)| &mut part[offset..offset + len]).collect()
     }
-    /// Whether no byte outside the buffers was written.
+    /// Returns true if no byte outside the buffers was written.
     fn guards_stand(&self) -> bool {
         let inside = |i: &usize| (0..self.offsets.len()).any(|index| self.range(index).contains(i));
         (0..self.bytes.len()).filter(|i| !inside(i)).all(|i| self.bytes[i] == GUARD)
@@ -78,8 +78,8 @@ fn noise(seed: u64) -> impl FnMut(usize, usize) -> u8 {
 fn any_coefficient() -> impl Strategy<Value = u8> {
     prop_oneof![2 => any::<u8>(), 1 => Just(0u8), 1 => Just(1u8)]
 }
-/// Long and short runs, with the widest vectors' multiples and their neighbours more often than
-/// uniform draws.
+/// Short and long lengths; multiples of the widest vector and their neighbours are more frequent
+/// than in uniform draws.
 fn any_len() -> impl Strategy<Value = usize> {
     prop_oneof![
         0usize..5000,
@@ -114,7 +114,7 @@ fn any_case(outputs: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = C
 
 proptest! {
     #[test]
-    fn one_output_is_the_sum_on_every_kernel(case in any_case(1..=1)) {
+    fn every_kernel_computes_one_output_correctly(case in any_case(1..=1)) {
         let inputs = Buffers::new(case.len, &case.input_offsets, noise(case.seed));
         let inputs = inputs.slices();
         let want = expected(&case.rows[0], &inputs, &vec![0; case.len]);
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn adding_keeps_what_was_there_on_every_kernel(case in any_case(1..=1)) {
+    fn every_kernel_adds_to_the_previous_output(case in any_case(1..=1)) {
         let inputs = Buffers::new(case.len, &case.input_offsets, noise(case.seed));
         let inputs = inputs.slices();
         let before = Buffers::new(case.len, &case.output_offsets, noise(2));
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn several_outputs_are_their_sums_on_every_kernel(case in any_case(1..=6)) {
+    fn every_kernel_computes_several_outputs_correctly(case in any_case(1..=6)) {
         let inputs = Buffers::new(case.len, &case.input_offsets, noise(case.seed));
         let inputs = inputs.slices();
         let rows: Vec<&[u8]> = case.rows.iter().map(Vec::as_slice).collect();
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn xor_is_the_sum_with_all_coefficients_one(case in any_case(1..=1)) {
+    fn xor_equals_gf_dot_with_coefficients_of_one(case in any_case(1..=1)) {
         let inputs = Buffers::new(case.len, &case.input_offsets, noise(case.seed));
         let inputs = inputs.slices();
         let want = expected(&vec![1; inputs.len()], &inputs, &vec![0; case.len]);
@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn a_new_vector_holds_the_same_sum(case in any_case(1..=1)) {
+    fn gf_dot_to_vec_equals_gf_dot(case in any_case(1..=1)) {
         let inputs = Buffers::new(case.len, &case.input_offsets, noise(case.seed));
         let inputs = inputs.slices();
         let want = expected(&case.rows[0], &inputs, &vec![0; case.len]);
@@ -183,7 +183,7 @@ proptest! {
 }
 
 #[test]
-fn every_coefficient_multiplies_every_byte_on_every_kernel() {
+fn every_kernel_multiplies_every_byte_by_every_coefficient() {
     let input: Vec<u8> = (0..=255).collect();
     for (name, engine) in engines() {
         for c in 0..=255 {
@@ -196,7 +196,7 @@ fn every_coefficient_multiplies_every_byte_on_every_kernel() {
 }
 
 #[test]
-fn many_terms_and_long_inputs_take_several_passes() {
+fn several_passes_sum_many_terms_and_long_inputs() {
     let count = 21;
     let inputs = Buffers::new(70_001, &vec![3; count], noise(5));
     let inputs = inputs.slices();
@@ -218,7 +218,7 @@ fn many_terms_and_long_inputs_take_several_passes() {
 }
 
 #[test]
-fn more_inputs_than_one_walk_are_added_by_several() {
+fn several_walks_sum_more_inputs_than_one_holds() {
     let (count, len) = (2 * TALL_INPUTS + 6, 700);
     let inputs = Buffers::new(len, &vec![3; count], noise(7));
     let inputs = inputs.slices();
@@ -239,7 +239,7 @@ fn more_inputs_than_one_walk_are_added_by_several() {
 }
 
 #[test]
-fn no_terms_make_zeros() {
+fn sum_without_terms_is_zero() {
     for (name, engine) in engines() {
         let input = [9; 100];
         let mut output = [1; 100];
@@ -256,14 +256,14 @@ fn no_terms_make_zeros() {
 }
 
 #[test]
-fn plain_kernel_is_always_present_active_comes_first() {
+fn plain_kernel_is_always_available() {
     let available = Kernel::available();
     assert_eq!(available.last(), Some(&Kernel::Plain));
     assert_eq!(available.first(), Some(&kernel_in_use()));
 }
 
 #[test]
-fn shapes_that_do_not_fit_panic_and_say_why() {
+fn mismatched_input_shapes_panic_with_the_reason() {
     let message = |call: &(dyn Fn() + std::panic::RefUnwindSafe)| -> String {
         let panic = std::panic::catch_unwind(call).expect_err("the call must panic");
         panic.downcast_ref::<String>().cloned().unwrap_or_default()

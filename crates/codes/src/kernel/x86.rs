@@ -1,43 +1,43 @@
-//! x86-64 lanes: GFNI on 64 and on 32 bytes, byte shuffles on 32 and on 16.
+//! x86-64 lanes: GFNI on 64 and on 32 bytes, byte shuffles on 32 and on 16 bytes.
 
 use super::lanes::{Lanes, kept_as_bytes, passes};
 use crate::field::{AFFINE, HALF_PRODUCTS};
 use std::arch::is_x86_feature_detected as has;
 use std::arch::x86_64::*;
 
-/// 64 bytes, multiplied by `GF2P8AFFINEQB`, added three at a time by `VPTERNLOG`.
+/// Lanes of 64 bytes, multiplied by `GF2P8AFFINEQB`, added three at a time by `VPTERNLOG`.
 #[derive(Copy, Clone)]
 pub(super) struct Gfni512(());
-/// 32 bytes, multiplied by `GF2P8AFFINEQB` (VEX form: no AVX-512 needed).
+/// Lanes of 32 bytes, multiplied by `GF2P8AFFINEQB` (VEX form: no AVX-512 needed).
 #[derive(Copy, Clone)]
 pub(super) struct Gfni256(());
-/// 32 bytes, multiplied by two byte shuffles.
+/// Lanes of 32 bytes, multiplied by two byte shuffles.
 #[derive(Copy, Clone)]
 pub(super) struct Avx2(());
-/// 16 bytes, multiplied by two byte shuffles.
+/// Lanes of 16 bytes, multiplied by two byte shuffles.
 #[derive(Copy, Clone)]
 pub(super) struct Ssse3(());
 
 impl Gfni512 {
-    /// These lanes, if available.
+    /// Returns the lanes if this machine has the instructions.
     pub fn detect() -> Option<Self> {
         (has!("gfni") && has!("avx512f") && has!("avx512bw")).then_some(Self(()))
     }
 }
 impl Gfni256 {
-    /// These lanes, if available.
+    /// Returns the lanes if this machine has the instructions.
     pub fn detect() -> Option<Self> {
         (has!("gfni") && has!("avx2")).then_some(Self(()))
     }
 }
 impl Avx2 {
-    /// These lanes, if available.
+    /// Returns the lanes if this machine has the instructions.
     pub fn detect() -> Option<Self> {
         has!("avx2").then_some(Self(()))
     }
 }
 impl Ssse3 {
-    /// These lanes, if available.
+    /// Returns the lanes if this machine has the instructions.
     pub fn detect() -> Option<Self> {
         has!("ssse3").then_some(Self(()))
     }
@@ -48,7 +48,7 @@ passes!(run_gfni256, tall_gfni256, Gfni256, "avx2,gfni", [4, 2, 1, 1, 1, 1]);
 passes!(run_avx2, tall_avx2, Avx2, "avx2", [2, 1, 1, 1, 1, 1]);
 passes!(run_ssse3, tall_ssse3, Ssse3, "ssse3", [2, 2, 1, 1, 1, 1]);
 
-/// For lanes that multiply by a bit matrix: the matrix is the compact form.
+/// Methods of lanes that multiply by a bit matrix, which is also the compact form of a factor.
 macro_rules! packed_as_matrices {
     () => {
         type PackedFactor = u64;
@@ -98,17 +98,17 @@ impl Lanes for Gfni512 {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> __m512i {
-        // SAFETY: `self` proves AVX-512F; the caller that 64 bytes are readable.
+        // SAFETY: `self` proves AVX-512F; the caller ensures that 64 bytes are readable.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8, vector: __m512i) {
-        // SAFETY: `self` proves AVX-512F; the caller that 64 bytes are writable.
+        // SAFETY: `self` proves AVX-512F; the caller ensures that 64 bytes are writable.
         unsafe { _mm512_storeu_si512(to.cast(), vector) }
     }
 }
 
-/// The common part of 32-byte lanes: all but factors and products.
+/// Methods that all lanes of 32 bytes share: all but factors and products.
 macro_rules! lanes_of_32_bytes {
     () => {
         const WIDTH: usize = 32;
@@ -126,12 +126,12 @@ macro_rules! lanes_of_32_bytes {
         }
         #[inline(always)]
         unsafe fn load(self, from: *const u8) -> __m256i {
-            // SAFETY: `self` proves AVX2; the caller that 32 bytes are readable.
+            // SAFETY: `self` proves AVX2; the caller ensures that 32 bytes are readable.
             unsafe { _mm256_loadu_si256(from.cast()) }
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut u8, vector: __m256i) {
-            // SAFETY: `self` proves AVX2; the caller that 32 bytes are writable.
+            // SAFETY: `self` proves AVX2; the caller ensures that 32 bytes are writable.
             unsafe { _mm256_storeu_si256(to.cast(), vector) }
         }
     };
@@ -156,7 +156,7 @@ impl Lanes for Gfni256 {
 
 impl Lanes for Avx2 {
     lanes_of_32_bytes!();
-    /// Products with low halves, then with high halves, each in both 16-byte parts.
+    /// Products with low halves, then products with high halves, each in both 16-byte parts.
     type Factor = (__m256i, __m256i);
     kept_as_bytes!();
 
@@ -185,7 +185,7 @@ impl Lanes for Avx2 {
 impl Lanes for Ssse3 {
     const WIDTH: usize = 16;
     type Vector = __m128i;
-    /// Products with low halves, then with high halves.
+    /// Products with low halves, then products with high halves.
     type Factor = (__m128i, __m128i);
     kept_as_bytes!();
 
@@ -217,12 +217,12 @@ impl Lanes for Ssse3 {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const u8) -> __m128i {
-        // SAFETY: the caller's promise that 16 bytes are readable.
+        // SAFETY: the caller ensures that 16 bytes are readable.
         unsafe { _mm_loadu_si128(from.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8, vector: __m128i) {
-        // SAFETY: the caller's promise that 16 bytes are writable.
+        // SAFETY: the caller ensures that 16 bytes are writable.
         unsafe { _mm_storeu_si128(to.cast(), vector) }
     }
 }

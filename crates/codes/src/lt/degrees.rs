@@ -1,22 +1,22 @@
 //! Degrees of packets: the robust soliton distribution.
 //!
 //! Source: LTTP equations 1 to 3 (Luby 2002, definition 11). Encoder and decoder must draw the same
-//! on any machine, so the table, including its logarithms, is computed with operations that IEEE
-//! 754 defines to the last bit.
+//! degrees on every machine. So the table, including its logarithms, is computed with operations
+//! that IEEE 754 defines to the last bit.
 
 use std::fmt;
 
 /// Parameters of a code.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Params {
-    /// Factor of the number of packets of degree one: c of equation 3, above 0.
+    /// Factor that scales the number of packets of degree one: c in equation 3, above 0.
     pub c: f64,
-    /// Probability that a peeling decoder fails with the theoretical number of packets: delta of
+    /// Probability that a peeling decoder fails with the theoretical number of packets: delta in
     /// equation 3, above 0 and below 1.
     pub delta: f64,
-    /// Whether the first packets are the blocks themselves. The sums are drawn as without this,
-    /// which a peeling decoder needs; [`Code::systematic`](super::Code::systematic) needs fewer
-    /// packets.
+    /// True if the first packets are the blocks themselves. The degrees of the sums are the same in
+    /// both cases, as a peeling decoder needs; [`Code::systematic`](super::Code::systematic) needs
+    /// fewer packets.
     pub systematic: bool,
 }
 
@@ -24,9 +24,9 @@ impl Params {
     /// LTTP's parameters (section V-B).
     pub const LTTP: Self = Self { c: 0.2, delta: 0.7, systematic: false };
 
-    /// Parameters with low overhead for [`Inactivation`](super::Inactivation), on average and at
-    /// the 99th percentile: the best of 49 pairs tried at 64, 128 and 256 blocks (66.2, 130.2 and
-    /// 258.3 packets; 73, 136 and 265), and a good pair for more blocks.
+    /// Parameters with low overhead for [`Inactivation`](super::Inactivation). For 64, 128 and 256
+    /// blocks, the best of 49 tried pairs: 66.2, 130.2 and 258.3 packets on average, and 73, 136
+    /// and 265 at the 99th percentile. A good pair for larger numbers of blocks.
     pub const fn tuned(blocks: usize) -> Self {
         let (c, delta) = match blocks {
             0..=192 => (0.03, 0.001),
@@ -38,7 +38,7 @@ impl Params {
     }
 }
 
-/// Why a code is invalid.
+/// Reason why a code is invalid.
 #[derive(Copy, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ParamsError {
@@ -61,13 +61,13 @@ impl fmt::Display for ParamsError {
 }
 impl std::error::Error for ParamsError {}
 
-/// The distribution in a form for draws.
+/// The distribution as a table for draws.
 #[derive(Clone, Debug)]
 pub(super) struct Degrees {
-    /// `ends[d - 1]` is the probability of a degree of at most d, in 2^-32; the last is the
-    /// maximum.
+    /// `ends[d - 1]` is the probability of a degree of at most d, in units of 2^-32; the last entry
+    /// is the maximum of 32 bits.
     ends: Vec<u32>,
-    /// Start of the search, by the eight highest bits of a draw.
+    /// Index at which the search in `ends` starts, by the eight highest bits of a draw.
     first: [u32; 256],
     mean: f64,
 }
@@ -121,15 +121,15 @@ impl Degrees {
         self.mean
     }
 
-    /// The degree for these random bits.
+    /// Returns the degree for these random bits.
     pub(super) fn draw(&self, bits: u32) -> usize {
         let from = self.first[(bits >> 24) as usize] as usize;
         from + self.ends[from..].iter().take_while(|end| **end < bits).count() + 1
     }
 }
 
-/// The natural logarithm of a number above 0, equal on every machine: uses sums, products and
-/// quotients only.
+/// The natural logarithm of a number above 0. It uses only sums, products and quotients, so that
+/// the result is equal on every machine.
 fn ln(x: f64) -> f64 {
     // x = m 2^e with m in [1/sqrt 2, sqrt 2), and ln m = 2 artanh((m - 1) / (m + 1)).
     let bits = x.to_bits();
@@ -153,14 +153,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_logarithm_is_right_to_the_last_digits() {
+    fn logarithm_is_accurate_to_the_last_digits() {
         for x in [1e-9, 0.3, 0.7, 1.0, 1.5, 2.0, 91.4, 1e4, 1.4e6] {
             assert!((ln(x) - x.ln()).abs() <= 4e-15 * x.ln().abs().max(1.0), "{x}: {} and {}", ln(x), x.ln());
         }
     }
 
     #[test]
-    fn the_table_is_the_distribution() {
+    fn degree_table_matches_the_robust_soliton_distribution() {
         let degrees = Degrees::new(64, &Params::LTTP).expect("good parameters");
         // R = 0.2 ln(64 / 0.7) 8 = 7.225, so the spike is at 8.
         let share = |d: usize| {
@@ -171,7 +171,7 @@ mod tests {
         let sum = 1.0
             + (1..8).map(|i| ripple / f64::from(i) / 64.0).sum::<f64>()
             + ripple * (ripple / 0.7).ln() / 64.0;
-        // The ideal soliton's part sums to one.
+        // The part of the ideal soliton sums to one.
         assert!((share(1) * sum - (1.0 + ripple) / 64.0).abs() < 1e-8);
         assert!((share(2) * sum - (0.5 + ripple / 128.0)).abs() < 1e-8);
         assert!((share(8) * sum - (1.0 / 56.0 + ripple * (ripple / 0.7).ln() / 64.0)).abs() < 1e-8);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_codes_and_parameters_out_of_range() {
+    fn smallest_code_works_and_bad_parameters_are_refused() {
         assert_eq!(Degrees::new(1, &Params::LTTP).expect("one block").draw(u32::MAX), 1);
         let with = |c, delta| Degrees::new(8, &Params { c, delta, systematic: false }).map(|_| ());
         assert_eq!(with(0.0, 0.5), Err(ParamsError::C(0.0)));

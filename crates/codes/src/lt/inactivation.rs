@@ -1,11 +1,11 @@
 //! Decoding by peeling with inactivation: blocks that peeling leaves are solved by elimination, so
-//! that hardly more packets than blocks are needed.
+//! that few packets beyond the number of blocks are needed.
 //!
-//! If no packet has a single unknown block, one block is set aside (*inactive*) as if it were
-//! known, and peeling continues; every block is then a sum of packets and of inactive blocks. The
-//! packets not used by peeling are equations of the inactive blocks alone: a small dense system.
-//! The system follows from ids alone (`plan.rs`), once there are as many packets as blocks; each
-//! later packet is one more equation. Symbols are only processed when the system can be solved.
+//! If no packet has a single unknown block, one block is set aside (*inactive*) and treated as
+//! known, and peeling continues. Every block is then a sum of packets and of inactive blocks. The
+//! packets that peeling does not use are equations of the inactive blocks alone: a small dense
+//! system. The system follows from ids alone (`plan.rs`), once there are as many packets as blocks;
+//! each later packet adds an equation. Symbols are processed only when the system can be solved.
 //!
 //! Source: inactivation decoding as in RFC 6330 section 5.4.2 (first phase), Shokrollahi and others
 //! (US 6,856,263).
@@ -20,7 +20,7 @@ use crate::symbol::Sums;
 pub struct Inactivation<S> {
     code: Code,
     len: usize,
-    /// Received packets: as many as blocks, then only the useful ones, which are fewer.
+    /// Received packets: first as many as blocks, then only packets that add an equation.
     symbols: Vec<S>,
     stage: Stage<S>,
 }
@@ -34,7 +34,7 @@ enum Stage<S> {
         blocks: Vec<Block>,
         packets: Packets,
     },
-    /// As many packets as blocks, but not linearly independent.
+    /// As many packets as blocks or more, but fewer linearly independent ones.
     Lacking {
         plan: Box<Plan>,
         packets: Packets,
@@ -42,16 +42,16 @@ enum Stage<S> {
     Complete(Vec<S>),
 }
 
-/// Blocks summed by the packets that are sums.
+/// The blocks of each received packet that is a sum.
 #[derive(Clone, Debug, Default)]
 struct Packets {
     rows: Rows,
-    /// Number of each row's symbol.
+    /// Index of each row's symbol.
     symbols: Vec<u32>,
 }
 
 impl<S: Symbol> Inactivation<S> {
-    /// A decoder of packets of `len` bytes.
+    /// Creates a decoder for packets of `len` bytes.
     pub fn new(code: Code, len: usize) -> Self {
         let count = code.blocks();
         let items = if code.is_systematic { 0 } else { (count as f64 * 1.1 * code.degree_mean()) as usize };
@@ -63,7 +63,7 @@ impl<S: Symbol> Inactivation<S> {
         Self { code, len, symbols: Vec::with_capacity(count), stage }
     }
 
-    /// Computes the blocks from the packets by a complete plan.
+    /// Computes the blocks from the packets with the sums of a complete plan.
     fn solve(&mut self, (sums, places): (Sums, Vec<u32>)) -> Vec<S> {
         let symbols = std::mem::take(&mut self.symbols);
         let made = S::run(&sums, &symbols, self.len);
@@ -155,7 +155,7 @@ impl<S: Symbol> Decoder<S> for Inactivation<S> {
     }
 }
 
-/// Set of ids: a table with at least as many empty slots as the maximum number of ids.
+/// A set of ids: a hash table with at least as many empty slots as the maximum number of ids.
 #[derive(Clone, Debug)]
 struct IdSet {
     table: Vec<Option<u32>>,
@@ -167,7 +167,7 @@ impl IdSet {
         let places = (2 * ids_max).next_power_of_two().max(2);
         Self { table: vec![None; places], shift: u32::BITS - places.trailing_zeros() }
     }
-    /// Returns false if the id is already in the set.
+    /// Adds an id. Returns false if the set already contains it.
     fn insert(&mut self, id: u32) -> bool {
         let mut at = (id.wrapping_mul(0x9e37_79b9) >> self.shift) as usize;
         loop {

@@ -1,14 +1,14 @@
 //! Decoding by peeling: LTTP's Algorithms 1 (`standard`) and 2 (`improved`).
 //!
-//! Both recover the same blocks from the same packets; they differ in the time of processing.
-//! `improved` processes each packet on arrival. `standard` starts once there are as many packets as
-//! blocks, and again with each packet of degree one.
+//! Both algorithms recover the same blocks from the same packets, but process packets at different
+//! times. `improved` processes each packet on arrival. `standard` starts once there are as many
+//! packets as blocks, and again with each packet of degree one.
 
 use super::{Code, Decoder};
 use crate::Symbol;
 use std::collections::BTreeSet;
 
-/// A waiting packet: its unknown blocks, and the sum without its known blocks.
+/// A packet with two or more unknown blocks: these blocks, and the sum of them.
 #[derive(Clone, Debug)]
 struct PendingPacket<S> {
     blocks: Vec<u32>,
@@ -25,18 +25,18 @@ pub struct Peeling<S> {
     blocks: Vec<Option<S>>,
     known: usize,
     waiting: Vec<Option<PendingPacket<S>>>,
-    /// Packets that wait for each block.
+    /// For each block, the waiting packets that contain it.
     wanted_by: Vec<Vec<u32>>,
     /// Packets not yet processed by `standard`.
     unread: Vec<(u32, S)>,
 }
 
 impl<S: Symbol> Peeling<S> {
-    /// LTTP's Algorithm 2, for packets of `len` bytes.
+    /// Creates a decoder with LTTP's Algorithm 2, for packets of `len` bytes.
     pub fn improved(code: Code, len: usize) -> Self {
         Self::new(code, len, false)
     }
-    /// LTTP's Algorithm 1.
+    /// Creates a decoder with LTTP's Algorithm 1, for packets of `len` bytes.
     pub fn standard(code: Code, len: usize) -> Self {
         Self::new(code, len, true)
     }
@@ -131,7 +131,7 @@ impl<S: Symbol> Decoder<S> for Peeling<S> {
     }
     fn lacks(&self) -> usize {
         let missing = self.blocks.len() - self.known;
-        // Each waiting packet can give a block; a peeling decoder needs at least one more packet.
+        // Each waiting packet can yield a block; a peeling decoder needs at least one more packet.
         let waiting = self.waiting.iter().flatten().count() + self.unread.len();
         missing.saturating_sub(waiting).max(usize::from(missing > 0))
     }

@@ -1,14 +1,14 @@
-//! Plans of decoding: the sums of packets that give the blocks, derived from ids alone, before any
-//! symbol is processed.
+//! Decoding plans: the sums of packets that yield the blocks. A plan follows from ids alone, before
+//! any symbol is processed.
 //!
-//! A [`Plan`] is made once, as soon as a solution is possible: blocks are peeled, some are set
-//! aside when peeling stops, and the packets not used by peeling become equations of those blocks.
-//! Each later packet is one more equation, reduced by the earlier ones: it either helps or is
-//! linearly dependent.
+//! A [`Plan`] is made once, as soon as a solution is possible. Blocks are peeled; whenever peeling
+//! stops, one block is set aside as inactive. The packets that peeling does not use become
+//! equations of the inactive blocks. Each later packet adds an equation, reduced by the earlier
+//! ones: it is either useful or linearly dependent.
 
 use crate::symbol::Sums;
 
-/// Lists of numbers, stored one after the other.
+/// Lists of numbers, stored consecutively.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     ends: Vec<u32>,
@@ -16,14 +16,14 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// No rows, with capacity for `items` items.
+    /// Creates an empty list of rows, with capacity for `items` items.
     pub fn with_capacity(items: usize) -> Self {
         Self { ends: Vec::new(), items: Vec::with_capacity(items) }
     }
     pub fn len(&self) -> usize {
         self.ends.len()
     }
-    /// Adds an item to the open row.
+    /// Adds an item to the open row, which is the last one.
     #[inline]
     pub fn push(&mut self, item: u32) {
         self.items.push(item);
@@ -31,7 +31,7 @@ impl Rows {
     pub fn end_row(&mut self) {
         self.ends.push(self.items.len() as u32);
     }
-    /// The open row.
+    /// Items of the row that is not ended yet.
     pub fn open_row(&self) -> &[u32] {
         &self.items[self.ends.last().map_or(0, |end| *end as usize)..]
     }
@@ -48,22 +48,23 @@ impl Rows {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Block {
     Unknown,
-    /// Equal to the symbol with this number.
+    /// Equal to the received symbol with this number.
     Given(u32),
-    /// The peeled block with this number: a row gives it, once earlier ones are known.
+    /// The peeled block with this number in `Plan::peeled`: its row yields it once earlier blocks
+    /// are known.
     Peeled(u32),
-    /// The inactive block with this number.
+    /// The inactive block with this number in `Plan::inactive`.
     Inactive(u32),
 }
 
 impl Block {
-    /// Number of the symbol equal to the block.
+    /// Number of the received symbol that equals the block; `None` if there is none.
     pub fn given(&self) -> Option<u32> {
         if let Self::Given(symbol) = self { Some(*symbol) } else { None }
     }
 }
 
-/// Rows of bits.
+/// A matrix of bits, stored by rows.
 #[derive(Clone, Debug)]
 struct Bits {
     words: usize,
@@ -81,7 +82,7 @@ impl Bits {
     fn row_mut(&mut self, row: usize) -> &mut [u64] {
         &mut self.bits[row * self.words..][..self.words]
     }
-    /// Adds a row to an earlier one.
+    /// Adds row `row` to row `to`, which must come before it.
     fn add(&mut self, to: usize, row: usize) {
         let (before, from) = self.bits.split_at_mut(row * self.words);
         xor_into(&mut before[to * self.words..][..self.words], &from[..self.words]);
@@ -129,20 +130,20 @@ fn by_most(blocks: &[Block], key: impl Fn(u32) -> usize) -> Vec<u32> {
     sorted
 }
 
-/// Derivation of the blocks from rows. Each row lists the blocks of a packet.
+/// Derivation of the blocks from rows. A row lists the blocks of a packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     blocks: Vec<Block>,
     /// Peeled blocks in the order in which they become known, each with its row.
     peeled: Vec<(u32, u32)>,
     inactive: Vec<u32>,
-    /// Inactive blocks that are part of each block: for a peeled one, in the result of its row; for
-    /// an inactive one, itself.
+    /// The inactive blocks in each block's expression: for a peeled block, those in the sum of its
+    /// row; for an inactive block, itself.
     parts: Bits,
-    /// Rows that are equations of inactive blocks, linearly independent.
+    /// Linearly independent rows that serve as equations of the inactive blocks.
     equations: Vec<u32>,
-    /// Reduced equations by pivot, the first unknown, and the `equations` summed in each. Zeros for
-    /// a missing one.
+    /// Reduced equations, at the index of their pivot, which is their first unknown; zeros if there
+    /// is none. `sums` has the `equations` summed in each.
     reduced: Bits,
     sums: Bits,
     /// Buffer for an equation and its sum.
@@ -150,10 +151,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan for these rows and given blocks.
+    /// Creates the plan for these rows and given blocks.
     ///
-    /// Cost: some walks along the rows, and an elimination with as many unknowns as blocks set
-    /// aside.
+    /// Cost: a few passes over the rows, and an elimination with as many unknowns as inactive
+    /// blocks.
     pub fn new(rows: &Rows, blocks: Vec<Block>) -> Self {
         let (plan, used) = Self::peel(rows, blocks);
         let mut plan = plan.with_parts(rows);
@@ -166,15 +167,16 @@ impl Plan {
         plan
     }
 
-    /// Minimum number of missing rows.
+    /// Lower bound on the number of missing rows.
     pub fn lacks(&self) -> usize {
         self.inactive.len() - self.equations.len()
     }
 
-    /// Peels blocks and sets blocks aside; marks the used rows.
+    /// Peels blocks and sets inactive blocks aside. Also returns which rows were used.
     fn peel(rows: &Rows, mut blocks: Vec<Block>) -> (Self, Vec<bool>) {
         let is_unknown = |blocks: &[Block], block: u32| blocks[block as usize] == Block::Unknown;
-        // Rows that contain each unknown block: filled from the back, so that ends become starts.
+        // The rows that contain each unknown block. Filled from the back, so that ends become
+        // starts.
         let mut ends = vec![0u32; blocks.len() + 1];
         for &block in &rows.items {
             ends[block as usize] += u32::from(is_unknown(&blocks, block));
@@ -185,8 +187,8 @@ impl Plan {
             *end = total;
         }
         let mut holders = vec![0u32; total as usize];
-        // For each row the number of its unknown blocks, and their sum: with one left, the sum is
-        // that block.
+        // For each row, the number of its unknown blocks, and the xor of their numbers: with one
+        // block left, the xor is its number.
         let mut unknown = vec![(0u32, 0u32); rows.len()];
         for (row, (left, sum)) in unknown.iter_mut().enumerate().rev() {
             for &block in rows.row(row).iter().filter(|block| is_unknown(&blocks, **block)) {
@@ -203,7 +205,7 @@ impl Plan {
         let (mut peeled, mut inactive) = (Vec::with_capacity(rows.len()), Vec::new());
         let mut ready: Vec<u32> =
             (0..rows.len() as u32).filter(|row| unknown[*row as usize].0 == 1).collect();
-        // Blocks in the most rows are set aside first.
+        // The blocks that are in the most rows are set aside first.
         let by_holders = by_most(&blocks, |block| holders(block).len());
         let count = by_holders.len();
         let mut next_inactive = by_holders.into_iter();
@@ -251,7 +253,8 @@ impl Plan {
         (plan, used)
     }
 
-    /// Inactive blocks in the sum of these blocks, with all peeled ones substituted.
+    /// Writes to `sum` the inactive blocks in the sum of the row's blocks, with all peeled blocks
+    /// substituted.
     fn gather(&self, row: &[u32], sum: &mut [u64]) {
         if let [sum] = sum {
             *sum = row.iter().fold(0, |sum, block| sum ^ self.parts.bits[*block as usize]);
@@ -264,14 +267,15 @@ impl Plan {
     fn with_parts(mut self, rows: &Rows) -> Self {
         let mut sum = vec![0; self.parts.words];
         for (block, row) in &self.peeled {
-            // Its parts are still zeros.
+            // The block's own parts are still zeros.
             self.gather(rows.row(*row as usize), &mut sum);
             self.parts.bits[*block as usize * sum.len()..][..sum.len()].copy_from_slice(&sum);
         }
         self
     }
 
-    /// Adds a row. Returns false if it is linearly dependent, and need not be kept.
+    /// Adds a row as an equation. Returns false if it is linearly dependent, so that it need not be
+    /// kept.
     pub fn add(&mut self, row: &[u32], number: usize) -> bool {
         let words = self.parts.words;
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -304,15 +308,15 @@ impl Plan {
         false
     }
 
-    /// The sums to compute, and the number of each block's symbol: packets' symbols come first,
-    /// then computed ones.
+    /// Returns the sums to compute, and for each block the number of its symbol. Received symbols
+    /// have the first numbers, computed symbols follow.
     ///
-    /// `symbols` is the number of packets, `symbol_of` the symbol of each row.
+    /// `symbols` is the number of received symbols, `symbol_of` the number of each row's symbol.
     pub fn finish(mut self, rows: &Rows, symbols: usize, symbol_of: &[u32]) -> (Sums, Vec<u32>) {
         assert_eq!(self.lacks(), 0, "as many equations as inactive blocks");
         for pivot in (0..self.inactive.len()).rev() {
             let sums = &mut self.sums;
-            // Its first one is the pivot itself.
+            // The first set bit is the pivot.
             ones(self.reduced.row(pivot)).skip(1).for_each(|other| sums.add(pivot, other));
         }
         let peeled_at = symbols as u32;
@@ -326,13 +330,13 @@ impl Plan {
         };
         let places: Vec<u32> = (0..self.blocks.len() as u32).map(place).collect();
         let mut sums = Sums::new(symbols);
-        // Rows are read once, most peeled ones twice, and half of the equations by each inactive
-        // block.
+        // Rows are read once, most rows of peeled blocks twice, and half of the equations by each
+        // inactive block.
         let inactive = self.inactive.len();
         sums.reserve(2 * (self.peeled.len() + inactive), 2 * rows.items.len() + inactive * inactive);
         let is_known = move |place: u32| !(inactive_at..equations_at).contains(&place);
         let place_of = places.as_slice();
-        // Result of a row without its block and without inactive blocks. Closures that capture by
+        // Sums a row without its own block and without inactive blocks. Closures that capture by
         // move keep their data in registers.
         let known_of = |sums: &mut Sums, own: u32, row: u32| {
             let others = rows.row(row as usize).iter().map(move |block| place_of[*block as usize]);
@@ -358,8 +362,8 @@ impl Plan {
             let (own, parts) = (peeled_at + number as u32, self.parts.row(*block as usize));
             let added = parts.iter().map(|word| word.count_ones() as usize).sum::<usize>();
             let row_places = rows.row(*row as usize);
-            // Either adds the inactive blocks to the existing sum, or sums the row again, whichever
-            // reads less.
+            // Either adds the inactive blocks to the existing sum, or sums the row again, depending
+            // on which reads fewer symbols.
             if added > 0 && added < row_places.len() {
                 sums.add(own, ones(parts).map(|number| inactive_at + number as u32));
             } else if added > 0 {

@@ -1,5 +1,5 @@
-//! Properties of the codes: any packets in any order decode to the encoded blocks; and the number
-//! of packets that decoding takes.
+//! Properties of the codes: any packets in any order decode to the encoded blocks; and how many
+//! packets decoding needs.
 
 use super::*;
 use crate::Sums;
@@ -15,12 +15,12 @@ fn blocks(count: usize, len: usize) -> Vec<Bytes> {
     (0..count).map(|_| (0..len).map(|_| byte()).collect::<Vec<u8>>().into()).collect()
 }
 
-/// Number of packets until a decoder is complete, with ids from `first` on.
+/// Number of packets, with ids from `first` on, after which a decoder is complete.
 fn needed<D: Decoder<Len>>(mut decoder: D, first: u32) -> usize {
     (0..).position(|n| decoder.push(first + n, Len(1))).expect("it ends") + 1
 }
 
-/// Mean and 99th percentile of the packets needed, over `draws` draws.
+/// Mean and 99th percentile of the number of packets needed, over `draws` draws.
 fn overhead<D: Decoder<Len>>(draws: u32, make: impl Fn() -> D) -> (f64, usize) {
     let mut all: Vec<usize> = (0..draws).map(|draw| needed(make(), 1_000_000 + draw * 10_000)).collect();
     all.sort_unstable();
@@ -31,7 +31,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_decodes_is_what_was_encoded(
+    fn decoded_blocks_equal_the_encoded_blocks(
         count in 1usize..120, len in 0usize..40, first: u32, systematic: bool, lost in 0u32..900, tuned: bool,
     ) {
         let params = Params { systematic, ..if tuned { Params::tuned(count) } else { Params::LTTP } };
@@ -43,7 +43,7 @@ proptest! {
             with(Inactivation::new(code.clone(), len)),
         ];
         let mut done_at = [0; 3];
-        // Starts with the first packet of a systematic code, so that blocks themselves are
+        // Starts with the first packet of a systematic code, so that packets that are blocks are
         // included.
         let first = if systematic { 0 } else { first };
         for n in 0..40_000u32 {
@@ -69,14 +69,14 @@ proptest! {
 
 proptest! {
     #[test]
-    fn packets_made_in_place_are_those_made_of_symbols(
+    fn encode_into_equals_encode(
         count in prop_oneof![1usize..200, 1_000usize..1_100], len in 0usize..200, id: u32, systematic: bool,
         short in 0usize..200, tuned: bool, dense: bool,
     ) {
         let params = Params { systematic, ..if tuned { Params::tuned(count) } else { Params::LTTP } };
         let code = if dense { Code::systematic(count) } else { Code::new(count, &params) }.expect("a good code");
         let mut file = blocks(count, len);
-        // The last block of a file, and here its first, may be shorter.
+        // Two blocks are shorter: the last, as in a file, and the first.
         for block in [0, count - 1] {
             file[block].truncate(short);
         }
@@ -88,11 +88,11 @@ proptest! {
     }
 }
 
-/// Adds a packet, and returns the blocks once they are known.
+/// A function that adds a packet, and returns the blocks once they are known.
 type DecodeFn = Box<dyn FnMut(u32, Bytes) -> Option<Vec<Bytes>>>;
 
-/// The decoder as a function that adds a packet and returns the blocks once they are known. Each
-/// packet is added twice.
+/// Wraps a decoder in a function that adds each packet twice, and returns the blocks once they are
+/// known.
 fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> DecodeFn {
     Box::new(move |id, packet| {
         let lacked = decoder.lacks();
@@ -103,7 +103,7 @@ fn with<D: Decoder<Bytes> + Clone + 'static>(mut decoder: D) -> DecodeFn {
     })
 }
 
-/// Bytes whose sums are all computed by `combine`: the plain counterpart of sums in one allocation.
+/// Bytes whose sums are all computed by `combine`: the plain twin of sums in one allocation.
 #[derive(Clone, Debug, PartialEq)]
 struct PlainBytes(Bytes);
 
@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn packets_decode_alike_in_any_order_for_every_symbol(
+    fn every_symbol_type_decodes_alike_in_any_order(
         code in any_code(), len in 0usize..150, lost_percent in 0u32..=100, first: u32, mut state: u64,
     ) {
         let mut draw = move |end: usize| {
@@ -146,7 +146,8 @@ proptest! {
         let first = if code.is_systematic() { 0 } else { first };
         let mut ids: Vec<u32> = (0..count as u32).filter(|_| draw(100) >= lost_percent as usize).collect();
         ids.extend(count as u32..3 * count as u32 + 200);
-        // Reordered by up to the number of blocks, with one in four duplicated.
+        // The order is changed by up to as many positions as there are blocks, and one packet in
+        // four is duplicated.
         for at in 0..ids.len() {
             let end = ids.len().min(at + count);
             ids.swap(at, at + draw(end - at));
@@ -165,7 +166,7 @@ proptest! {
             prop_assert_eq!(plain.push(id, PlainBytes(packet)), is_complete);
             prop_assert_eq!(lengths.push(id, Len(len)), is_complete);
             let lacks = [fast.lacks(), plain.lacks(), lengths.lacks()];
-            // It is a lower bound, and may be too low once, when there are as many packets as
+            // `lacks` is a lower bound. It may be too low by one when there are as many packets as
             // blocks.
             prop_assert!(lacks == [lacks[0]; 3] && is_complete == (lacks[0] == 0) && lacked <= lacks[0] + 1);
             if is_complete {
@@ -178,13 +179,13 @@ proptest! {
     }
 
     #[test]
-    fn sums_in_one_allocation_equal_the_plain_ones(
+    fn arena_sums_equal_plain_sums(
         count in 0usize..20, len in 0usize..300,
         sums in proptest::collection::vec((0u32..12, any::<bool>(), proptest::collection::vec(0u32..32, 0..25)), 0..40),
     ) {
         let symbols = blocks(count, len);
         let mut planned = Sums::new(count);
-        // There are twelve slots, though some may stay unwritten.
+        // There are twelve slots; some of them may stay unwritten.
         planned.set(count as u32 + 11, []);
         for (place, adds, mut terms) in sums {
             let place = count as u32 + place;
@@ -199,7 +200,8 @@ proptest! {
     }
 }
 
-/// Repair packets needed beyond the missing blocks, on average and at the 99th percentile.
+/// Number of repair packets needed beyond the number of missing blocks: average and 99th
+/// percentile.
 fn repair_overhead(count: usize, missing: usize, draws: usize) -> (f64, usize) {
     let code = Code::systematic(count).expect("a good code");
     let mut state = missing as u64;
@@ -236,7 +238,7 @@ fn missing_blocks_need_few_additional_repair_packets() {
 }
 
 #[test]
-fn repair_has_the_degrees_that_it_says() {
+fn repair_packets_have_the_documented_degrees() {
     for count in [1, 2, 31, 33, 64, 257, 1_000, 10_000] {
         let code = Code::systematic(count).expect("a good code");
         let mut blocks = Vec::new();
@@ -252,7 +254,7 @@ fn repair_has_the_degrees_that_it_says() {
                         "{count} {number} {degree}"
                     );
                 }
-                // Half of the blocks, within six standard deviations, and never 0.
+                // The degree is half of the blocks, within six standard deviations, and never 0.
                 _ => assert!(
                     degree >= 1 && degree.abs_diff(count / 2) <= 1 + 3 * count.isqrt(),
                     "{count} {degree}"
@@ -299,8 +301,8 @@ fn elimination_needs_few_packets_more_than_blocks() {
 }
 
 #[test]
-fn peeling_needs_a_third_more() {
-    // Regression values: the paper has 68, 137 and 271 (Table I), which elimination needs.
+fn peeling_needs_a_third_more_packets_than_blocks() {
+    // Regression values. The paper has 68, 137 and 271 (Table I), which only elimination reaches.
     for (count, expected) in [(64, 87.0), (128, 171.0), (256, 336.0)] {
         let code = || Code::new(count, &Params::LTTP).expect("a good code");
         let (improved, _) = overhead(400, || Peeling::improved(code(), 1));
@@ -311,7 +313,7 @@ fn peeling_needs_a_third_more() {
 }
 
 #[test]
-fn a_packets_blocks_are_part_of_the_format() {
+fn blocks_of_packets_match_the_recorded_format() {
     let of = |code: &Code, id| {
         let mut found = Vec::new();
         code.neighbours(id, &mut found);
@@ -325,7 +327,7 @@ fn a_packets_blocks_are_part_of_the_format() {
     let found = [4, 5, 6, 7].map(|id| of(&code, id));
     assert_eq!(found, [vec![4], vec![0, 1, 2, 3, 4], vec![0, 2, 3], vec![0, 2, 3, 4]]);
 
-    // Packets with half the blocks, with a share of them, and with the minimum.
+    // Packets that sum half of the blocks, a share of the blocks, and the minimum number of blocks.
     let code = Code::systematic(1_000).expect("a good code");
     let found = [1_003, 1_099, u32::MAX].map(|id| of(&code, id));
     assert_eq!(found.each_ref().map(Vec::len), [509, 41, 33]);
@@ -336,14 +338,14 @@ fn a_packets_blocks_are_part_of_the_format() {
 }
 
 #[test]
-fn what_is_no_code_is_refused_in_one_line() {
+fn invalid_code_parameters_are_refused_in_one_line() {
     let error = Code::new(0, &Params::LTTP).expect_err("no blocks");
     assert_eq!(error.to_string(), "0 blocks: must be 1 to 65536");
     assert!(Code::new(BLOCKS_MAX + 1, &Params::LTTP).is_err());
 }
 
-/// Issue #18: packets of a known block were recorded without being kept. Once they filled the table
-/// of ids, a decoder searched a free slot forever.
+/// Issue #18: the ids of packets with a known block were recorded although the packets were not
+/// kept. Once the table of ids was full, a decoder searched for a free slot forever.
 #[test]
 fn packets_of_a_known_block_are_not_stored() {
     let code = Code::systematic(2).expect("a good code");

@@ -1,8 +1,9 @@
-//! Units of packets: a fixed number of blocks and of parities, all encoded and recovered at once.
+//! Units of packets: a fixed number of blocks and of parities, which are all encoded and recovered
+//! at once.
 //!
-//! Tables that do not depend on the bytes are computed in advance. Lost blocks are sums of the
-//! received blocks and of as many parities as losses: the submatrix to invert is a Cauchy matrix
-//! with scaled columns, whose inverse is a formula.
+//! Tables that do not depend on the data are computed in advance. Lost blocks are sums of the
+//! received blocks and of as many parities as there are lost blocks. The submatrix to invert is a
+//! Cauchy matrix with scaled columns, whose inverse is a formula.
 //!
 //! Source: Schechter, *On the Inversion of Certain Matrices* (1959), for the inverse. Leaves out:
 //! packets that arrive one by one, and an unlimited number of parities
@@ -14,7 +15,7 @@ use crate::kernel::gf_dot_rows;
 use crate::{Gf, Symbol, gf_mul_add, xor};
 use std::fmt;
 
-/// Granularity of coefficient rows: the widest vector.
+/// Granularity of coefficient rows in bytes: the widest vector.
 const ROW_STEP: usize = 64;
 
 /// Numbers of blocks and parities that a unit does not support.
@@ -37,12 +38,12 @@ impl fmt::Display for UnitError {
 }
 impl std::error::Error for UnitError {}
 
-/// More blocks are lost than there are parities.
+/// More blocks are lost than parities were received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooManyErasures {
     /// Number of lost blocks.
     pub lost: usize,
-    /// Number of parities.
+    /// Number of received parities.
     pub parities: usize,
 }
 
@@ -53,7 +54,7 @@ impl fmt::Display for TooManyErasures {
 }
 impl std::error::Error for TooManyErasures {}
 
-/// A number of blocks and parities of [`Code`].
+/// The code [`Code`] for a fixed number of blocks and parities.
 ///
 /// Cost: construction takes one byte operation per block and parity; a unit should be reused.
 ///
@@ -76,9 +77,9 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// The unit of `blocks` blocks and `parities` parities.
+    /// Creates the unit of `blocks` blocks and `parities` parities.
     ///
-    /// Errors: 0 blocks, or more blocks and parities together than the field has elements.
+    /// Errors: 0 blocks; more blocks and parities together than the field has elements.
     pub fn new(blocks: usize, parities: usize) -> Result<Self, UnitError> {
         let error = UnitError { blocks, parities };
         let code = Code::new(blocks).map_err(|_| error.clone())?;
@@ -107,12 +108,12 @@ impl Unit {
         &self.rows[parity * self.stride()..][..self.stride()]
     }
 
-    /// All parities of these blocks.
+    /// Encodes all parities of these blocks.
     ///
     /// Shape: `blocks` has the unit's number of blocks, each at most as long as the parities and
-    /// padded with zeros; `parities` has the unit's number of parities, all of one length. Panics:
-    /// if a number is wrong, or a block is longer. Cost: each block is read once for every six
-    /// parities.
+    /// padded with zeros. `parities` has the unit's number of parities, all of one length.
+    /// Panics: if a number is wrong, or a block is longer than the parities.
+    /// Cost: each block is read once for every six parities.
     pub fn encode(&self, blocks: &[&[u8]], parities: &mut [&mut [u8]]) {
         assert_eq!(blocks.len(), self.blocks(), "as many blocks as the unit has");
         assert_eq!(parities.len(), self.parities, "as many parities as the unit has");
@@ -125,14 +126,15 @@ impl Unit {
         sums(|parity| &self.padded(parity)[..blocks.len()], blocks, parities);
     }
 
-    /// The lost blocks, in order.
+    /// Recovers the lost blocks, in order.
     ///
-    /// Shape: `packets` has an entry for each block and parity, by id, `None` if it is lost or not
-    /// yet received; all have one length, but blocks may be shorter, as if padded with zeros.
-    /// `lost` has an output of that length for each lost block. Errors: more blocks are lost than
-    /// there are parities. Panics: if the number of packets or outputs, or a length, is wrong.
-    /// Cost: as encoding as many parities as blocks are lost, and m^2 operations on bytes for m of
-    /// them.
+    /// Shape: `packets` has an entry for each block and parity, by id; `None` if it is lost or not
+    /// yet received. All have one length, except that blocks may be shorter and count as padded
+    /// with zeros. `lost` has an output of that length for each lost block.
+    /// Errors: more blocks are lost than parities were received.
+    /// Panics: if the number of packets or outputs, or a length, is wrong.
+    /// Cost: encoding as many parities as blocks are lost, and m^2 operations on bytes for m lost
+    /// blocks.
     pub fn recover(&self, packets: &[Option<&[u8]>], lost: &mut [&mut [u8]]) -> Result<(), TooManyErasures> {
         let blocks = self.blocks();
         assert_eq!(
@@ -147,7 +149,7 @@ impl Unit {
             return Err(TooManyErasures { lost: count, parities: there });
         }
         let Some(len) = lost.first().map(|output| output.len()) else { return Ok(()) };
-        // A lost block is replaced by the parity used for it.
+        // In the inputs, the parity used for a lost block takes the block's position.
         let mut taken = (blocks..packets.len()).filter(|id| packets[*id].is_some());
         let mut places = Vec::with_capacity(count);
         let mut inputs: Vec<&[u8]> = Vec::with_capacity(blocks);
@@ -170,8 +172,9 @@ impl Unit {
         Ok(())
     }
 
-    /// Coefficients of all blocks and replacing parities for each lost block, given with its
-    /// parity.
+    /// Coefficients for each lost block: one for each received block, and one for each parity at
+    /// the position of the block that it replaces. `places` has the lost blocks with their
+    /// parities.
     fn rows_of_lost(&self, places: &[(usize, usize)]) -> Vec<u8> {
         let (count, stride) = (places.len(), self.stride());
         let inverse = inverse(self.blocks(), places);
@@ -213,7 +216,7 @@ fn inverse(blocks: usize, places: &[(usize, usize)]) -> Vec<u8> {
         (0..count).filter(|other| *other != at).map(|other| log(of(at), of(other))).sum()
     };
     let (x, y) = (&|at: usize| places[at].1, &|at: usize| places[at].0);
-    // Logarithms of the common factors of a column, and of a row.
+    // Logarithm of the factor that a column, or a row, has in common.
     let shared = |at: usize, is_row: bool| {
         let all: u32 =
             (0..count).map(|other| if is_row { log(x(other), y(at)) } else { log(x(at), y(other)) }).sum();
@@ -232,8 +235,8 @@ fn inverse(blocks: usize, places: &[(usize, usize)]) -> Vec<u8> {
     cells
 }
 
-/// Sums of inputs, some of them possibly shorter than the outputs; `row` is the row of coefficients
-/// of an output.
+/// Writes sums of the inputs to the outputs; inputs may be shorter than the outputs. `row` returns
+/// the row of coefficients of an output.
 fn sums<'a>(row: impl Fn(usize) -> &'a [u8], inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
     let Some(len) = outputs.first().map(|output| output.len()) else { return };
     let is_whole = |input: &[u8]| input.len() == len;
@@ -275,13 +278,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_parities_of_the_code_restore_as_many_blocks(
+        fn any_parities_recover_as_many_lost_blocks(
             blocks in 1usize..=60, parities in 0usize..=20, len in 0usize..200, seed: u32,
         ) {
             let mut random = Bits::new(seed);
             let unit = Unit::new(blocks, parities).expect("few");
             let mut data = drawn(&mut random, blocks, len);
-            // Some are shorter.
+            // Some blocks are shorter.
             if random.below(2) == 0 {
                 data.iter_mut().for_each(|block| block.truncate(len - random.below(len as u32 + 1) as usize));
             }
@@ -308,7 +311,7 @@ mod tests {
         }
 
         #[test]
-        fn the_formula_is_the_inverse(blocks in 1usize..=128, count in 1usize..=30, seed: u32) {
+        fn inverse_formula_matches_elimination(blocks in 1usize..=128, count in 1usize..=30, seed: u32) {
             let mut random = Bits::new(seed);
             let count = count.min(blocks);
             let mut draw = |first: usize, end: usize| {
@@ -352,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_without_parities_or_losses_does_nothing() {
+    fn unit_without_parities_or_losses_writes_no_output() {
         let unit = Unit::new(2, 0).expect("few");
         unit.encode(&[b"a", b"b"], &mut []);
         assert_eq!(unit.recover(&[Some(b"a"), Some(b"b")], &mut []), Ok(()));

@@ -1,10 +1,10 @@
-//! Circuits and time dilation of emulated scenarios: when a run begins, how late it may be, and
-//! which dilation makes it honest.
+//! Circuits and time dilation of emulated scenarios: start of a run, its maximum lateness, and the
+//! smallest dilation at which its results are trusted.
 //!
-//! A run over circuits is trusted if 99 % of its packets are late by no more than 1 % of the
-//! shortest day. The lateness in emulated time falls as the dilation grows, so there is a smallest
-//! dilation at which this machine is honest. [`measured_dilation`] finds it by short runs of the
-//! scenario itself. Read [`measured_dilation`] first.
+//! A run over circuits is trusted if 99 % of its packets are late by at most 1 % of the shortest
+//! day. The lateness in emulated time falls as the dilation grows, so there is a smallest dilation
+//! at which this machine's results are trusted. [`measured_dilation`] finds that dilation by short
+//! runs of the scenario. Read [`measured_dilation`] first.
 
 use super::host::monotonic_ns;
 use super::{Options, ScenarioError, run_at};
@@ -14,17 +14,18 @@ use anabranch_units::{Duration, Instant};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Lateness of flows and datagrams above which a run is not trusted, where the user states none.
+/// Maximum trusted lateness of flows and datagrams if the user states none.
 pub(super) const LATENESS_MAX: Duration = Duration::from_ms(1);
-/// Packets may be late by this part of the shortest day.
+/// Packets may be late by the shortest day divided by this number.
 const DAY_PART: u64 = 100;
 /// Real time between the start signal and the first flow.
 const LEAD: std::time::Duration = std::time::Duration::from_millis(100);
-/// Real times of the runs that try a dilation: the first rejects most, and the second sees TCP's
-/// windows grow and the forwarder's share of a processor, which is measured by the second.
+/// Real durations of the runs that try a dilation. The short run rejects most dilations. The long
+/// run includes the growth of TCP's windows and the forwarder's processor share, which is measured
+/// once a second.
 const TRIALS: [std::time::Duration; 2] =
     [std::time::Duration::from_millis(500), std::time::Duration::from_secs(4)];
-/// The search ends when the dilation is known to this fraction of its value.
+/// The search ends when the dilation is known to within its value divided by this number.
 const PRECISION: u32 = 8;
 
 /// Length of the shortest day of circuits. `None` without circuits.
@@ -37,14 +38,14 @@ pub(super) fn shortest_day_of(plan: &Plan) -> Option<Duration> {
     days.map(|(length, _)| length).min()
 }
 
-/// 99th percentile of packets' lateness, in emulated time, above which a run of `plan` is not
-/// trusted.
+/// Maximum trusted 99th percentile of packets' lateness in a run of `plan`, in emulated time.
 pub fn packets_late_max(plan: &Plan, options: &Options<'_>) -> Duration {
     let of_day = shortest_day_of(plan).map(|day| Duration::from_ps(day.as_ps() / DAY_PART));
     options.lateness_p99_max.or(of_day).unwrap_or(LATENESS_MAX)
 }
 
-/// When a run begins, by the machine's clock: soon, and with a week where there are circuits.
+/// Start time of a run by the machine's clock: after [`LEAD`], and at the next start of a week if
+/// there are circuits.
 pub(super) fn begin_ns(plan: &Plan, emulation: &Emulation, dilation: Dilation) -> u64 {
     let now = emulation.now();
     let soon_ps = (now + dilation.emulated(LEAD)).saturating_since(Instant::ZERO).as_ps();
@@ -53,11 +54,11 @@ pub(super) fn begin_ns(plan: &Plan, emulation: &Emulation, dilation: Dilation) -
     monotonic_ns() + dilation.real(begin.saturating_since(now)).as_nanos() as u64
 }
 
-/// The smallest dilation from `least` at which a run of `plan` is trusted on this machine, to one
-/// part in eight; the largest if all that were tried are too small, itself included. Each one is
-/// tried for half a second and for four seconds, or for a week of circuits if that is longer.
+/// Finds the smallest dilation from `least` on at which a run of `plan` is trusted on this machine,
+/// to one part in eight. Returns the largest dilation if none is trusted. Each trial has two runs,
+/// of half a second and of four seconds of real time; a run covers at least one week of circuits.
 ///
-/// Errors: a run that sends no packet in that time; see [`ScenarioError`].
+/// Errors: a run in which no packet is sent; see [`ScenarioError`].
 pub fn measured_dilation(
     plan: &Plan,
     least: Dilation,
@@ -89,10 +90,10 @@ pub fn measured_dilation(
     honest.map_err(|error| ScenarioError::new(error.to_string()))
 }
 
-/// The least factor from `least` to `most` that is honest, to one part in eight. `None` if `most`
-/// is not: it was tried.
+/// Finds the smallest factor from `least` to `most` for which `is_honest` is true, to one part in
+/// eight. Returns `None` if `most` was tried and is not honest.
 ///
-/// Errors: as `is_honest`.
+/// Errors: the errors of `is_honest`.
 fn least_honest<E>(
     least: u32,
     most: u32,
@@ -116,7 +117,8 @@ fn least_honest<E>(
     Ok(Some(honest))
 }
 
-/// Two racks with one host each, a flow between them, and days that no machine is too late for.
+/// Scenario of two racks with one host each, a flow between them, and days long enough for any
+/// machine.
 const TWO_RACKS: &str = r#"
     duration = "500 ms"
     [network]
@@ -136,7 +138,8 @@ const TWO_RACKS: &str = r#"
 "#;
 
 /// The shortest day of circuits that this machine emulates without dilation: a hundred times the
-/// lateness of 99 % of the packets between two racks at 200 Mbit/s. `host` is as in [`Options`].
+/// lateness that 99 % of the packets between two racks at 200 Mbit/s do not exceed. `host` is
+/// [`Options::host`].
 ///
 /// Errors: see [`ScenarioError`].
 pub fn shortest_day(host: &dyn Fn() -> std::io::Result<Command>) -> Result<Duration, ScenarioError> {
@@ -167,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn search_ends_within_an_eighth_above_the_least_honest(
+        fn search_finds_the_least_honest_factor_within_an_eighth(
             least in 1u32..=1_024, honest in 1u32..=1_100
         ) {
             let mut tried = Vec::new();

@@ -1,6 +1,6 @@
-//! The flows of a run, each site's task for them, and their results.
+//! The flows of a run, each site's tasks for these flows, and their results.
 //!
-//! Leaves out: the sites' programs (`host`). Read [`Flows`] first.
+//! Leaves out: the programs in the sites (`host`). Read [`Flows`] first.
 
 use super::host::{self, HostObservations, IncastTask, IncomingFlow, OutgoingFlow, Serve, Source, Task};
 use super::{Rehearsal, RunningSystem, ScenarioError, System, congestion_control, linux_name};
@@ -12,26 +12,26 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, Seed, SiteId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Maximum duration of a run without one.
+/// Maximum duration of a run whose scenario states none.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// A system's workload in a run, by the number of the workload.
+/// Running systems, each with the number of its workload.
 pub(super) type Systems = Vec<(usize, Box<dyn RunningSystem>)>;
 
-/// The flows, and each site's part in them.
+/// The flows of a run, and each site's tasks.
 pub(super) struct Flows {
-    /// Numbers and sizes of each workload's flows.
+    /// Numbers and sizes of each workload's flows; the size is `None` for an endless flow.
     pub(super) of_workload: Vec<Vec<(u32, Option<ByteCount>)>>,
     /// Tasks by site.
     pub(super) tasks: BTreeMap<u16, Task>,
-    /// Common start of all tasks.
+    /// Task without flows: the settings that all tasks have in common.
     pub(super) timing: Task,
-    /// Systems' workloads, by their numbers.
+    /// Prepared workloads of systems, by workload number.
     rehearsals: BTreeMap<usize, Box<dyn Rehearsal>>,
     taken: u32,
 }
 
-/// Sites of hosts, and their addresses.
+/// Sites that are hosts, and their addresses.
 struct HostSites<'a> {
     plan: &'a Plan,
     address: &'a dyn Fn(SiteId) -> IpAddr,
@@ -47,7 +47,7 @@ impl HostSites<'_> {
 }
 
 impl Flows {
-    /// Errors: more than can be emulated, or later.
+    /// Errors: more flows than can be emulated, or a start that is too late.
     pub(super) fn new(
         plan: &Plan,
         trial: u64,
@@ -113,7 +113,7 @@ impl Flows {
         Ok(new)
     }
 
-    /// The next flow's number.
+    /// Takes the next flow number.
     fn take(&mut self, field: &str) -> Result<u32, ScenarioError> {
         let most = host::FLOWS_MAX;
         if self.taken >= most {
@@ -204,8 +204,8 @@ impl Flows {
         Ok(numbers)
     }
 
-    /// A flow of TCP from one host to another, with its priority, and its congestion control where
-    /// that is not the task's.
+    /// Adds a TCP flow from one host to another, with its priority. `control` is its congestion
+    /// control if it differs from the task's.
     fn flow(
         &mut self,
         flow: u32,
@@ -222,7 +222,7 @@ impl Flows {
         self.task(places.site(start.src)).outgoing.push(outgoing);
     }
 
-    /// Changes the settings that all tasks have in common.
+    /// Changes a setting in all tasks.
     pub(super) fn set(&mut self, change: impl Fn(&mut Task)) {
         self.tasks.values_mut().chain([&mut self.timing]).for_each(change);
     }

@@ -1,14 +1,14 @@
-//! A host of an emulated scenario: a program in its namespace that sends, receives, requests and
-//! answers over the kernel's TCP and UDP.
+//! A host of an emulated scenario: a program in a network namespace that sends and receives flows,
+//! and sends and serves requests, over the kernel's TCP and UDP.
 //!
-//! It reads its [`Task`] as a line of JSON, listens, prints `ready`, reads the start time (on the
-//! machine's monotonic clock, common to all hosts), does its part, prints `done`, and prints its
-//! observations ([`HostObservations`]) once all hosts are done.
+//! The program reads its [`Task`] as a line of JSON, listens, and prints `ready`. It reads the
+//! start time (on the machine's monotonic clock, the same for all hosts), performs its task, and
+//! prints `done`. It prints its observations ([`HostObservations`]) once all hosts are done.
 //!
-//! One thread, the pacer, starts flows and sends datagrams at their times; one receives datagrams;
-//! flows are tasks of a third thread, so that thousands cost little. Requests of an incast have a
-//! thread each, because they wait for one another. A flow is identified by its source port. Read
-//! [`run`] first.
+//! One thread, the pacer, starts flows and sends datagrams at their times; a second thread receives
+//! datagrams. Flows are tasks of a third thread, so that thousands cost little. Requests of an
+//! incast have a thread each, because they wait for one another. A flow is identified by its source
+//! port. Read [`run`] first.
 
 use super::ScenarioError;
 use crate::{Dilation, Histogram};
@@ -39,22 +39,22 @@ use tokio::runtime::Handle;
 
 /// Source port of flow 0; other flows use the following ports, below the kernel's ephemeral range.
 const PORT_FIRST: u16 = 20_000;
-/// Most flows of a run: each has its port.
+/// Maximum number of flows of a run: each flow has its own source port.
 pub(super) const FLOWS_MAX: u32 = 10_000;
-/// Port for flows of priority 0; the other priorities follow. Datagrams of all priorities arrive at
-/// the first.
+/// Listening port for TCP flows of priority 0; the other priorities have the next ports. Datagrams
+/// of all priorities arrive at this port.
 const PORT_LISTENING: u16 = 19_990;
-/// Connections that wait to be taken in.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 4_096;
-/// Receive buffer for datagrams, a third of a second at 100 Mbit/s.
+/// Receive buffer for datagrams: a third of a second at 100 Mbit/s.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// A host's part of a run. Times are emulated nanoseconds from the beginning.
+/// A host's part of a run. Times are emulated nanoseconds from the start of the run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Task {
-    /// When it ends at the latest.
+    /// Maximum duration of the run.
     pub duration_ns: u64,
-    /// Time from which bytes count.
+    /// End of the warm-up; only bytes from this time on count in results.
     pub warmup_ns: u64,
     /// The kernel's name of the congestion control, set on every socket.
     pub congestion_control: String,
@@ -65,24 +65,24 @@ pub(super) struct Task {
     pub serve: Vec<Serve>,
     pub ask: Vec<IncastTask>,
     pub sources: Vec<Source>,
-    /// Flows of datagrams that are received.
+    /// Numbers of the datagram flows that this host receives.
     pub sinks: Vec<u32>,
 }
 
-/// A flow that is received.
+/// A flow that this host receives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct IncomingFlow {
     pub flow: u32,
     pub size_bytes: Option<u64>,
 }
 
-/// A flow that is sent.
+/// A flow that this host sends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OutgoingFlow {
     pub flow: u32,
     pub to: IpAddr,
     pub priority: u8,
-    /// The kernel's name of its congestion control, where it is not the task's.
+    /// The kernel's name of the flow's congestion control; `None` for the task's.
     pub congestion_control: Option<String>,
     pub start_ns: u64,
     pub size_bytes: Option<u64>,
@@ -91,17 +91,18 @@ pub(super) struct OutgoingFlow {
     pub announce: Option<Announce>,
 }
 
-/// Announcement of a flow before it sends: a line of JSON to a Unix socket, answered by `"ok":
-/// true`.
+/// Announcement of a flow before it sends: a line of JSON written to a Unix socket. The answer must
+/// contain `"ok": true`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Announce {
     /// Path of the socket.
     pub socket: PathBuf,
-    /// The line; `"flow": {"local": .., "remote": ..}`, the connection's two ends, is added.
+    /// The line. The host adds `"flow": {"local": .., "remote": ..}`, the two ends of the
+    /// connection.
     pub line: Map<String, Value>,
 }
 
-/// Datagrams that are sent.
+/// A flow of datagrams that this host sends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Source {
     pub flow: u32,
@@ -112,7 +113,7 @@ pub(super) struct Source {
     pub udp: UdpFlow,
 }
 
-/// A block for every request.
+/// A server that answers every request with a block.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Serve {
     pub port: u16,
@@ -121,7 +122,7 @@ pub(super) struct Serve {
     pub block_bytes: u64,
 }
 
-/// Requests to several servers at once.
+/// A client that requests blocks from several servers at once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct IncastTask {
     pub first_flow: u32,
@@ -135,59 +136,59 @@ pub(super) struct IncastTask {
     pub seed: u64,
 }
 
-/// Observations of a host. Times are nanoseconds from the start.
+/// Observations of a host. Times are nanoseconds from the start of the run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct HostObservations {
-    /// When it was done.
+    /// Time at which the host was done.
     pub over_ns: u64,
-    /// Flows of TCP, by number.
+    /// TCP flows, by number.
     pub flows: BTreeMap<u32, FlowObservation>,
-    /// Rounds of incasts.
+    /// Rounds of the host's incasts.
     pub asked: Vec<IncastRounds>,
     /// Datagrams sent, by flow.
     pub sent: BTreeMap<u32, u64>,
     /// Datagrams received, by flow.
     pub sinks: BTreeMap<u32, SinkObservation>,
-    /// Lateness of flows' starts.
+    /// Lateness of the starts of flows.
     pub starts_late: Histogram,
-    /// Lateness of datagrams' sending.
+    /// Lateness of sent datagrams.
     pub datagrams_late: Histogram,
-    /// Datagrams that arrived and were not read in time.
+    /// Datagrams that the kernel dropped because the receive buffer was full.
     pub unread_datagrams: u64,
-    /// Flows and datagrams that the kernel did not take.
+    /// Flows and datagrams that failed.
     pub failed: u64,
     /// Reason of the first failure.
     pub failure: Option<String>,
 }
 
-/// A flow, as its receiver saw it; `start_ns` as its sender did.
+/// Observations of a flow at its receiver, and `start_ns` at its sender.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FlowObservation {
     /// Bytes that arrived.
     pub received_bytes: u64,
-    /// Bytes before the end of the warm-up.
+    /// Bytes that arrived before the end of the warm-up.
     pub warmup_bytes: u64,
-    /// When it began.
+    /// Time at which the sender opened the flow's connection.
     pub start_ns: Option<u64>,
-    /// Time at which all bytes had arrived.
+    /// Time at which all bytes had arrived; `None` if bytes are missing.
     pub whole_ns: Option<u64>,
 }
 
-/// Datagrams of a flow, as their receiver saw them.
+/// Observations of a datagram flow at its receiver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SinkObservation {
     /// Count, delays and order of datagrams.
     pub sink: UdpSink,
     /// Bytes that arrived, headers included.
     pub received_bytes: u64,
-    /// Bytes before the end of the warm-up.
+    /// Bytes that arrived before the end of the warm-up.
     pub warmup_bytes: u64,
 }
 
 /// The rounds of an incast.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct IncastRounds {
-    /// The number of its first flow.
+    /// The number of the incast's first flow.
     pub first_flow: u32,
     /// Bytes of a round, from all servers together.
     pub round_bytes: u64,
@@ -222,18 +223,18 @@ impl HostObservations {
     }
 }
 
-/// The port that is `flow`'s alone.
+/// The source port of `flow`.
 pub(super) fn port(flow: u32) -> u16 {
     PORT_FIRST + flow as u16
 }
 
-/// The flow of the source port `port`.
+/// The flow with the source port `port`; `None` if no flow has it.
 fn flow_from(port: u16) -> Option<u32> {
     port.checked_sub(PORT_FIRST).map(u32::from).filter(|flow| *flow < FLOWS_MAX)
 }
 
-/// The byte that gives a socket's packets their priority: DSCP EF (RFC 3246), none, or LE (RFC
-/// 8622), as the emulator tells them apart, above the two bits of ECN.
+/// The byte of a socket's IP headers that sets the priority: DSCP EF (RFC 3246), default, or LE
+/// (RFC 8622), above the two bits of ECN. The emulator maps these code points to priorities.
 const fn tos(priority: u8) -> u8 {
     match priority {
         0 => 46 << 2,
@@ -242,7 +243,7 @@ const fn tos(priority: u8) -> u8 {
     }
 }
 
-/// Header of a datagram, in its first bytes.
+/// Header in the first bytes of a datagram's payload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     flow: u32,
@@ -252,7 +253,7 @@ struct Stamp {
 
 /// Bytes of the headers of IPv4 and UDP.
 const HEADERS_BYTES: u32 = 28;
-/// The smallest datagram on the wire.
+/// Minimum size in bytes of a datagram on the wire.
 pub(super) const DATAGRAM_BYTES_MIN: u32 = HEADERS_BYTES + Stamp::LEN as u32;
 
 impl Stamp {
@@ -266,8 +267,8 @@ impl Stamp {
         bytes
     }
 
-    /// Parses the stamp of a datagram received by `now_ns`. One clock stamps and reads: a stamp in
-    /// the future is not from one of our hosts.
+    /// Parses the stamp of a datagram received at `now_ns`. Sender and receiver read the same
+    /// clock, so a stamp in the future is not from one of our hosts.
     fn received(bytes: &[u8], now_ns: u64) -> Option<Self> {
         Self::decode(bytes).filter(|stamp| stamp.sent_ns <= now_ns)
     }
@@ -284,7 +285,8 @@ impl Stamp {
     }
 }
 
-/// For the fuzz target: returns true if the bytes are a datagram that may have arrived by now.
+/// Exercise for the fuzz target: returns true if the bytes are a datagram that may have arrived by
+/// now.
 #[doc(hidden)]
 pub fn exercise_stamp(bytes: &[u8]) -> bool {
     let Some(stamp) = Stamp::received(bytes, monotonic_ns()) else { return false };
@@ -301,13 +303,13 @@ pub(super) fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Bytes that are read at once.
+/// Maximum bytes of one read.
 const CHUNK: usize = 64 << 10;
-/// Maximum bytes of a write. A write of a whole flow shows its size to a preloaded library; the
-/// largest flow of the rings of experiments/circuit has 89 MB.
+/// Maximum bytes of one write. A write of a whole flow shows its size to a preloaded library; the
+/// largest flow of the rings in experiments/circuit has 89 MB.
 const WRITE_MAX: u64 = 128 << 20;
 
-/// The beginning by the machine's clock, and emulated times that count from it.
+/// Start of the run by the machine's clock, and conversion of emulated times.
 #[derive(Copy, Clone, Debug)]
 struct Clock {
     begin_ns: u64,
@@ -321,11 +323,11 @@ impl Clock {
         let &Task { duration_ns: end_ns, warmup_ns, dilation, .. } = task;
         Self { begin_ns, end_ns, warmup_ns, dilation }
     }
-    /// Emulated time since the beginning.
+    /// Emulated time since the start of the run.
     fn now_ns(self) -> u64 {
         self.dilation.emulated_ns(monotonic_ns().saturating_sub(self.begin_ns))
     }
-    /// Real time until an emulated time.
+    /// Real time until the emulated time `at_ns`.
     fn until(self, at_ns: u64) -> Duration {
         let due_ns = self.begin_ns.saturating_add(self.dilation.real_ns(at_ns));
         Duration::from_nanos(due_ns.saturating_sub(monotonic_ns()))
@@ -343,14 +345,14 @@ impl Clock {
 struct Host {
     task: Task,
     clock: Clock,
-    /// Sizes of received flows.
+    /// Sizes in bytes of received flows; `None` for an endless flow.
     sizes: BTreeMap<u32, Option<u64>>,
     seen: Mutex<HostObservations>,
-    /// Data of all sent flows. Pages that are only read take no memory.
+    /// Payload of all sent flows. Pages that are only read take no memory.
     zeroes: Vec<u8>,
     /// Buffer for received data, which is discarded.
     scratch: Mutex<Vec<u8>>,
-    /// Told of each part of the task that is done.
+    /// Notified of each finished part of the task.
     done: Sender<()>,
 }
 
@@ -359,15 +361,15 @@ impl Host {
         self.seen.lock().expect("nobody panics with it")
     }
     fn part_is_done(&self) {
-        // The main thread may have stopped counting: time is up.
+        // The main thread no longer receives when time is up; the error is ignored.
         let _ = self.done.send(());
     }
 }
 
-/// Runs a host's program in this process, which [`super::run`] started: reads a task, performs it,
+/// Runs a host's program in this process, which [`super::run`] started. Reads a task, performs it,
 /// prints its observations, and ends the process.
 ///
-/// Errors: the system's; input that is no task.
+/// Errors: the system's; input that is not a task.
 pub fn run() -> Result<(), ScenarioError> {
     let mut lines = std::io::stdin().lock().lines();
     let mut line = |what: &str| match lines.next() {
@@ -375,13 +377,13 @@ pub fn run() -> Result<(), ScenarioError> {
         None => Err(ScenarioError::new(format!("standard input: no {what}"))),
     };
     let task: Task = serde_json::from_str(&line("task")?)?;
-    // Else sleeps end up to 50 us late; threads inherit it.
+    // With the default timer slack, sleeps end up to 50 us late. Threads inherit the setting.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    // Real hosts do not wait for other processors' work; without this right, lateness shows it.
+    // Real hosts do not share processors. If the priority is refused, the effect is lateness.
     let _ = rustix::process::nice(-20);
     let files = getrlimit(Resource::Nofile);
-    // Each flow is a file, and a usual limit is 1,024. If it cannot be raised, the flows beyond
-    // fail and are reported.
+    // Each flow has a descriptor, and the usual limit is 1,024. If the limit cannot be raised,
+    // further flows fail and are reported.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let control = task.congestion_control.as_str();
@@ -412,7 +414,7 @@ pub fn run() -> Result<(), ScenarioError> {
         .collect::<std::io::Result<_>>()?;
     let receiver = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT_LISTENING))?;
     if set_socket_recv_buffer_size_force(&receiver, RECEIVE_BUFFER_BYTES).is_err() {
-        // The kernel cuts it to what it allows; datagrams that do not fit are counted.
+        // The kernel cuts the size to its maximum; datagrams dropped at a full buffer are counted.
         let _ = set_socket_recv_buffer_size(&receiver, RECEIVE_BUFFER_BYTES);
     }
     let sources = task.sources.iter().map(DatagramSource::new).collect::<Result<Vec<_>, _>>()?;
@@ -464,13 +466,13 @@ pub fn run() -> Result<(), ScenarioError> {
     }
     host.seen().over_ns = clock.now_ns().min(clock.end_ns);
     println!("done");
-    // Datagrams are on their way until all hosts are done, and servers answer.
+    // Until all hosts are done, datagrams are still in flight and servers still answer.
     line("word that all are done")?;
     let mut seen = host.seen().clone();
     seen.unread_datagrams = unread_datagrams();
     println!("{}", serde_json::to_string(&seen)?);
     std::io::stdout().flush()?;
-    // Running tasks are not awaited.
+    // Ends without waiting for running tasks.
     std::process::exit(0)
 }
 
@@ -478,7 +480,7 @@ fn thread(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().spawn(work).map(drop)
 }
 
-/// A socket of this congestion control and priority, bound to `port`. Calls on it do not wait.
+/// Creates a non-blocking socket with this congestion control and priority, bound to `port`.
 fn tcp_socket(control: &str, priority: u8, port: u16) -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
@@ -488,7 +490,7 @@ fn tcp_socket(control: &str, priority: u8, port: u16) -> std::io::Result<OwnedFd
     Ok(socket)
 }
 
-/// Begins flows and sends datagrams at their times, until there is nothing left or time is up.
+/// Starts flows and sends datagrams at their times, until none is left or the run ends.
 fn pace(host: &Arc<Host>, mut sources: Vec<DatagramSource>, runtime: &Handle) {
     crate::elevate();
     let clock = host.clock;
@@ -502,7 +504,8 @@ fn pace(host: &Arc<Host>, mut sources: Vec<DatagramSource>, runtime: &Handle) {
         clock.sleep_until(due_ns);
         if flow_ns == Some(due_ns) {
             let flow = flows.pop().expect("it is the next one");
-            // Here and not in the task, which may have to wait for others.
+            // The connection opens on this thread, because the task may have to wait for other
+            // tasks.
             let begun = begin(host, &flow);
             let host = host.clone();
             runtime.spawn(async move {
@@ -510,7 +513,7 @@ fn pace(host: &Arc<Host>, mut sources: Vec<DatagramSource>, runtime: &Handle) {
                     Ok(stream) => send(stream, &flow, &host.zeroes).await,
                     Err(error) => Err(error),
                 };
-                // A network can keep a flow from its receiver; and receivers end when time is up.
+                // A flow may be blocked by the network, and receivers close when the run ends.
                 if let Err(error) = sent
                     && error.kind() != ErrorKind::TimedOut
                     && !host.clock.left().is_zero()
@@ -526,7 +529,7 @@ fn pace(host: &Arc<Host>, mut sources: Vec<DatagramSource>, runtime: &Handle) {
     host.part_is_done();
 }
 
-/// A source of datagrams that sends.
+/// Sender of a datagram flow.
 struct DatagramSource {
     flow: u32,
     source: UdpSource,
@@ -548,7 +551,7 @@ impl DatagramSource {
         Ok(Self { flow: task.flow, source, socket, datagram: vec![0; (bytes as usize).max(Stamp::LEN)] })
     }
 
-    /// When the next datagram is due, rounded up.
+    /// Time at which the next datagram is due, rounded up to a nanosecond.
     fn due_ns(&self) -> Option<u64> {
         self.source.poll_timeout().map(|at| (at + anabranch_units::Duration::from_ps(999)).as_ns())
     }
@@ -569,7 +572,7 @@ impl DatagramSource {
     }
 }
 
-/// Receives datagrams for as long as the process lives.
+/// Receives datagrams until the process ends.
 fn receive_datagrams(host: &Host, socket: &UdpSocket) {
     crate::elevate();
     let mut buffer = vec![0; CHUNK];
@@ -593,8 +596,8 @@ fn receive_datagrams(host: &Host, socket: &UdpSocket) {
     }
 }
 
-/// Datagrams for which a socket here had no room: `RcvbufErrors` in `/proc/net/snmp` (RFC 4113 has
-/// it among udpInErrors).
+/// Datagrams that the kernel dropped because a socket's receive buffer was full: `RcvbufErrors` in
+/// `/proc/net/snmp` (RFC 4113 counts these in udpInErrors).
 fn unread_datagrams() -> u64 {
     let text = std::fs::read_to_string("/proc/self/net/snmp").unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -603,7 +606,7 @@ fn unread_datagrams() -> u64 {
     of.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }
 
-/// Accepts flows for as long as the process lives.
+/// Accepts flows until the process ends.
 async fn accept(host: Arc<Host>, listener: tokio::net::TcpListener) {
     loop {
         match listener.accept().await {
@@ -615,14 +618,14 @@ async fn accept(host: Arc<Host>, listener: tokio::net::TcpListener) {
             }
             Err(error) => {
                 host.seen().fail("a flow could not be taken in", &error);
-                // Out of descriptors: ended flows make room.
+                // If no descriptor is free, flows that end will free one.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }
 }
 
-/// Takes in one flow until it is whole or its sender has gone.
+/// Receives one flow until all its bytes have arrived or its sender has closed.
 async fn receive(host: Arc<Host>, stream: tokio::net::TcpStream, number: u32, size: Option<u64>) {
     loop {
         if stream.readable().await.is_err() {
@@ -651,7 +654,7 @@ async fn receive(host: Arc<Host>, stream: tokio::net::TcpStream, number: u32, si
     }
 }
 
-/// Opens a flow's connection, which is on its way then.
+/// Starts to open a flow's connection, and returns without waiting for the handshake.
 fn begin(host: &Host, task: &OutgoingFlow) -> std::io::Result<TcpStream> {
     let control = task.congestion_control.as_ref().unwrap_or(&host.task.congestion_control);
     let socket = tcp_socket(control, task.priority, port(task.flow))?;
@@ -667,17 +670,17 @@ fn begin(host: &Host, task: &OutgoingFlow) -> std::io::Result<TcpStream> {
     }
 }
 
-/// Bytes of the largest write of a task: all of a flow, up to a limit.
+/// Size in bytes of the largest write of a task: the largest flow, at most [`WRITE_MAX`].
 fn write_max(task: &Task) -> u64 {
     let sizes = task.outgoing.iter().map(|flow| flow.size_bytes.unwrap_or(WRITE_MAX));
     sizes.max().unwrap_or(0).min(WRITE_MAX)
 }
 
-/// Sends one flow and waits until its receiver has it.
+/// Sends one flow, and waits until its receiver has all bytes.
 async fn send(stream: TcpStream, task: &OutgoingFlow, zeroes: &[u8]) -> std::io::Result<()> {
     let mut stream = tokio::net::TcpStream::from_std(stream)?;
     if let Some(announce) = &task.announce {
-        // A pending connection is known to this host only.
+        // Until the handshake is complete, only this host knows the connection.
         stream.writable().await?;
         say(announce, &stream).await?;
     }
@@ -691,8 +694,9 @@ async fn send(stream: TcpStream, task: &OutgoingFlow, zeroes: &[u8]) -> std::io:
         }
     }
     stream.shutdown().await?;
-    // The receiver closes once it has all bytes; an earlier end here would leave the rest to a
-    // kernel that may give it up. The closed connection shows other hosts that the flow is over.
+    // The receiver closes once it has all bytes. An earlier close here would leave unsent bytes to
+    // the kernel, which may give up. The closed connection shows other hosts that the flow is
+    // complete.
     stream.readable().await
 }
 
@@ -729,8 +733,8 @@ fn serve(task: &Serve, listener: &TcpListener) {
     }
 }
 
-/// Asks all servers for a block, and again when all have arrived; one thread for each server, and a
-/// barrier between rounds.
+/// Requests a block from every server, and again when all blocks have arrived. Each server has a
+/// thread, with a barrier between rounds.
 fn ask(task: &IncastTask, clock: Clock) -> std::io::Result<IncastRounds> {
     let streams: Vec<TcpStream> = task.servers.iter().map(TcpStream::connect).collect::<Result<_, _>>()?;
     let barrier = std::sync::Barrier::new(streams.len() + 1);

@@ -1,4 +1,4 @@
-//! Programs of a system in the hosts of an emulated scenario: started, awaited, asked and ended.
+//! Programs of a system in the hosts of an emulated scenario: their start, first output and end.
 //!
 //! Leaves out: the programs themselves. Read [`start`] and [`end`] first.
 
@@ -10,13 +10,13 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The longest that programs may take to end before they are killed.
+/// Maximum time for programs to end before they are killed.
 const END_MAX: Duration = Duration::from_secs(5);
 
-/// Starts a program in a site, and waits for its first line on standard error. Further lines are
+/// Starts a program in a site, and waits for its first line on standard error. Later lines are
 /// printed and passed to `hear`.
 ///
-/// Errors: the system's; a program that ends at once, with its line.
+/// Errors: the system's; the program ends without a line, or reports an error in it.
 pub fn start(
     emulation: &Emulation,
     site: SiteId,
@@ -44,12 +44,12 @@ pub fn start(
     Ok(child)
 }
 
-/// Name of a system's programs at a site, in keys and elsewhere.
+/// Name of a system's program at a site, as in its keys.
 pub fn name(site: SiteId) -> String {
     format!("h{}", site.0)
 }
 
-/// Tells these to end, all at once, and waits for them.
+/// Asks all programs to end at the same time, and waits for them.
 pub fn end(programs: &mut [Child]) {
     for child in &*programs {
         if let Some(pid) = Pid::from_raw(child.id() as i32) {

@@ -1,4 +1,4 @@
-//! Hosts' tasks from a plan, and reasons to distrust a run.
+//! Tests of the hosts' tasks in a plan, and of the reasons to distrust a run.
 
 use super::host::OutgoingFlow;
 use super::*;
@@ -18,7 +18,7 @@ fn listed(plan: &Plan) -> Result<Flows, ScenarioError> {
 }
 
 #[test]
-fn hosts_learn_their_parts_of_all_flows() {
+fn hosts_get_their_tasks_for_all_flows() {
     let workloads = r#"
         duration = "1 s"
         workload = [
@@ -61,7 +61,7 @@ fn hosts_with_another_congestion_control_are_reported() {
 }
 
 #[test]
-fn too_many_or_too_late_flows_are_refused() {
+fn excess_flows_and_late_starts_are_refused() {
     let of = |flows: u32| {
         let workload = format!(
             "duration = \"9 s\"\nworkload = [{{ kind = \"long\", pairs = [[\"h0\", \"h1\"]], streams = {flows} }}]"
@@ -155,7 +155,7 @@ fn flows_of_unknown_systems_are_refused() {
 }
 
 #[test]
-fn late_programs_and_lost_datagrams_speak_against_a_run() {
+fn late_programs_and_lost_datagrams_make_a_run_untrusted() {
     let mut seen = HostObservations::default();
     assert!(distrust(&seen, Duration::from_us(500)).is_empty());
     (0..99).for_each(|_| seen.datagrams_late.record(1_000));

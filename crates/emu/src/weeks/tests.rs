@@ -1,4 +1,4 @@
-//! Connections between racks, by segments and announcements: what the control hears.
+//! Tests of connections between racks: which calls the control gets for segments and announcements.
 
 use super::*;
 use anabranch_sim::circuits::CircuitPlan;
@@ -15,7 +15,7 @@ enum ControlCall {
     Closed(u32),
 }
 
-/// A control that writes down what it hears.
+/// A control that records its calls.
 #[derive(Clone, Debug, Default)]
 struct Recorder {
     heard: Arc<Mutex<Vec<ControlCall>>>,
@@ -59,7 +59,7 @@ impl CircuitControl for Recorder {
     }
 }
 
-/// Sites 0 and 1 in rack 0, site 2 in rack 1.
+/// A loop for sites 0 and 1 in rack 0 and site 2 in rack 1, and the record of its control's calls.
 fn weeks(is_deaf: bool) -> (Weeks, Recorder) {
     let recorder = Recorder { is_deaf, ..Recorder::default() };
     let (night, day_min, week) = (Duration::from_us(20), Duration::from_us(180), Duration::from_ms(2));
@@ -93,7 +93,7 @@ fn announce(weeks: &mut Weeks, coflow: &str, bytes: u64) -> Result<(), AnnounceE
 }
 
 #[test]
-fn control_hears_a_connection_from_syn_to_fin() {
+fn control_is_notified_from_syn_to_fin() {
     let (mut weeks, control) = weeks(false);
     assert_eq!(announce(&mut weeks, "a", 9), Err(AnnounceError::NoConnection(key(0, 2))));
     weeks.handle_sent(0, 2, &segment(0, 2, SYN, 99, 0));
@@ -159,7 +159,7 @@ fn connections_within_a_rack_have_no_demand() {
 }
 
 #[test]
-fn circuits_by_queues_refuse_announcements() {
+fn circuits_that_follow_queues_refuse_announcements() {
     let (mut weeks, control) = weeks(true);
     weeks.handle_sent(0, 2, &segment(0, 2, SYN, 5, 0));
     assert_eq!(announce(&mut weeks, "a", 9), Err(AnnounceError::NotFollowed));
@@ -175,7 +175,7 @@ proptest! {
     ) {
         let (mut weeks, control) = weeks(false);
         weeks.handle_sent(0, 2, &segment(0, 2, SYN, first.wrapping_sub(1), 0));
-        // Far into the stream, so that its positions pass 32 bits.
+        // Starts far into the stream, so that positions exceed 32 bits.
         weeks.connections.get_mut(&key(0, 2)).expect("open").forwarded_until = u64::from(u32::MAX) - 300_000;
         let (mut sent, mut at) = (Vec::new(), u64::from(u32::MAX) - 300_000);
         for (bytes, again) in segments {
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_a_segment_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), flags in any::<u8>()) {
+    fn random_bytes_never_make_segment_parsing_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), flags in any::<u8>()) {
         let (mut weeks, _) = weeks(false);
         weeks.handle_sent(0, 2, &bytes);
         weeks.handle_forwarded(&bytes);

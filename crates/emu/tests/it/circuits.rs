@@ -34,7 +34,7 @@ fn dilated(factor: u32, options: EmulationOptions) -> EmulationOptions {
     EmulationOptions { dilation: Dilation::try_from(factor).expect("in range"), ..options }
 }
 
-/// Values below `/proc/sys/net/ipv4` that dilation stretches, as the calling thread sees them.
+/// Values below `/proc/sys/net/ipv4` that dilation stretches, in the calling thread's namespace.
 fn kernel_clocks() -> Vec<(String, String)> {
     let names = ["rto_min_us", "tso_rtt_log", "comp_sack_delay_ns", "comp_sack_slack_ns", "min_rtt_wlen"];
     let read = |name: &str| {
@@ -46,7 +46,7 @@ fn kernel_clocks() -> Vec<(String, String)> {
 }
 
 #[test]
-fn round_trip_takes_the_factor_as_long() {
+fn dilation_multiplies_the_real_round_trip_time() {
     let _alone = alone();
     let options = dilated(10, EmulationOptions::default());
     let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(2)), options) else { return };
@@ -95,7 +95,7 @@ fn kernel_clocks_stretch_in_sites_alone() {
 }
 
 #[test]
-fn quick_acks_are_a_property_of_the_sites_route() {
+fn quick_ack_is_set_on_the_route_of_sites() {
     let _alone = alone();
     let options = EmulationOptions { quick_ack: true, ..EmulationOptions::default() };
     let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(1)), options) else { return };
@@ -106,7 +106,7 @@ fn quick_acks_are_a_property_of_the_sites_route() {
     });
     let routes = routes.expect("entered");
     assert!(matches!(&routes[..], [route] if route.quick_ack), "{routes:?}");
-    // The route leads to the other site, as the device's own route would.
+    // The route leads to the other site, as the device's own route does.
     let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -140,7 +140,7 @@ fn both_networks_carry_tcp_between_racks() {
         (bytes, figures)
     });
     assert!(figures.circuit_bytes > 0 && figures.packet_network_bytes > 0, "{figures:?}");
-    // Headers and acknowledgements pass as well.
+    // Headers and acknowledgements also count.
     assert!(
         figures.circuit_bytes + figures.packet_network_bytes > bytes,
         "{figures:?}, {bytes} bytes of data"
@@ -150,7 +150,7 @@ fn both_networks_carry_tcp_between_racks() {
     if !report.trusted {
         return skip(&format!("this machine was too busy: {:?}", report.why));
     }
-    // This pair has one day of 9 ms in each 20 ms, and 10 Mbit/s in at most the rest.
+    // This pair has one day of 9 ms every 20 ms, and 10 Mbit/s for at most the remaining time.
     let mbps = bytes as f64 * 8.0 / 2e6;
     assert!((5.0..=45.0).contains(&mbps), "{mbps} Mbit/s");
     let seconds = report.took_s;
@@ -158,7 +158,7 @@ fn both_networks_carry_tcp_between_racks() {
 }
 
 #[test]
-fn matchings_of_other_switches_are_refused() {
+fn matchings_of_another_switch_size_are_refused() {
     let (topology, options) = racks();
     let circuit = options.circuit.expect("a hybrid switch");
     assert_eq!(circuit.site, HUB);
@@ -170,8 +170,8 @@ fn matchings_of_other_switches_are_refused() {
     assert!(error.contains("switch of circuits: slot 1, output 3"), "{error}");
 }
 
-/// Body of a process that the test below starts: holds a flow open over circuits under dilation
-/// until the kill.
+/// Body of a process that the test below starts: keeps a flow open over circuits under dilation
+/// until the process is killed.
 #[test]
 fn child_of_the_circuit_kill_test() {
     if std::env::var_os("ANABRANCH_EMU_CIRCUIT_KILL_TEST").is_none() {
@@ -209,8 +209,8 @@ fn orphans() -> usize {
     words.nth(1).and_then(|count| count.parse().ok()).expect("a number of orphans")
 }
 
-/// Longest life of an orphan of the test below. The helper leaves it one retransmission: the RTO is
-/// 200 ms, stretched by 20, and the kernel waits for it twice, the second time doubled; a busy
+/// Maximum lifetime of an orphaned socket in the test below. The helper permits one retransmission.
+/// The kernel waits for the RTO of 200 ms, stretched by 20, and then for twice that time; a busy
 /// machine needs more.
 const ORPHAN_LIFE: StdDuration = StdDuration::from_secs(60);
 

@@ -1,8 +1,8 @@
-//! The emulator against the real kernel: every test builds its own network and asserts within its
-//! recorded lateness.
+//! Tests of the emulator against the real kernel. Every test builds its own network, and its
+//! tolerance includes the run's recorded lateness.
 //!
-//! Where the machine allows no namespaces or TUN devices, the tests print why and count what they
-//! skip.
+//! If the machine permits no namespaces or TUN devices, the tests print the reason and count as
+//! skipped.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
@@ -28,14 +28,15 @@ const A: SiteId = SiteId(0);
 const B: SiteId = SiteId(1);
 const THERE: LinkId = LinkId(0);
 
-/// Two emulations at once would make each other late.
+/// Serialises the tests, because two emulations at once would make each other late.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The emulation, if the threads of this test can enter its sites, too; else the reason is printed.
+/// Starts the emulation. Returns `None`, with the reason printed, if it fails or if this test's
+/// threads cannot enter its sites.
 fn start(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
     let emulation = start_or_skip(topology, options)?;
     match emulation.run_in(A, || ()) {
@@ -75,8 +76,8 @@ fn set_tos(socket: &impl std::os::fd::AsRawFd, tos: i32) {
     assert_eq!(result, 0);
 }
 
-/// Gives this thread priority over ordinary ones, if permitted: a measuring thread must not wait
-/// for a processor.
+/// Gives this thread priority over ordinary threads, if permitted, because a measuring thread must
+/// not wait for a processor.
 fn be_prompt() {
     // SAFETY: all-zero bytes are a valid sched_param; thread 0 is the calling one.
     unsafe {
@@ -97,8 +98,8 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) {
     }
 }
 
-/// Round-trip times of `count` packets of `size` bytes of IP, one after the other; lost ones are
-/// left out.
+/// Round-trip times of `count` consecutive packets with an IP size of `size` bytes; lost packets
+/// are left out.
 fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> Vec<StdDuration> {
     be_prompt();
     let payload = vec![7; size - 28];
@@ -114,7 +115,7 @@ fn round_trips(socket: &UdpSocket, to: SocketAddr, size: usize, count: u32) -> V
     times
 }
 
-/// Sends without end until `stop`; returns the number of bytes that `sink` received meanwhile.
+/// Sends continuously until `stop`.
 fn pump(mut stream: TcpStream, stop: &AtomicBool) {
     let chunk = vec![0; 64 << 10];
     while !stop.load(Ordering::Relaxed) && stream.write_all(&chunk).is_ok() {}
@@ -145,7 +146,7 @@ fn round_trip_takes_twice_the_delay_and_serialisation() {
     let expected = StdDuration::from_micros(2 * (20_000 + 800));
     assert_eq!(times.len(), 25);
     assert!(times[0] >= expected, "{:?} is sooner than the link allows", times[0]);
-    // The threads at both ends have to be woken as well, hence the fixed part.
+    // The threads at both ends also have to wake up, hence the fixed part of the slack.
     let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
     assert!(
         times[12] <= expected + slack,
@@ -173,7 +174,7 @@ fn tcp_fills_a_link_to_within_a_tenth() {
         let (mut stream, _) = listener.accept().expect("a connection");
         let mut buffer = vec![0; 256 << 10];
         let (mut bytes, start) = (0, WallInstant::now());
-        // Slow start does not count.
+        // The measurement starts after slow start.
         let (mut counted_from, mut counting) = (start, false);
         while start.elapsed() < StdDuration::from_millis(3_000) {
             bytes += stream.read(&mut buffer).expect("the sender lives") as u64;
@@ -190,7 +191,7 @@ fn tcp_fills_a_link_to_within_a_tenth() {
         return skip(&format!("this machine was too busy: {:?}", report.why));
     }
     println!("{rate_mbps:.1} Mbit/s\n{report:?}");
-    // 52 of 1,500 bytes are headers: at most 96.5 Mbit/s.
+    // The headers are 52 of 1,500 bytes, so the goodput is at most 96.5 Mbit/s.
     assert!((90.0..=96.6).contains(&rate_mbps), "{rate_mbps} Mbit/s; {report:?}");
 }
 
@@ -235,19 +236,19 @@ fn bulk_traffic_does_not_delay_a_high_priority_probe() {
         return skip(&format!("this machine was too busy: {:?}", report.why));
     }
     println!("high {high:?}\nsame {same:?}\nqueued {queued}\n{report:?}");
-    // 5 ms each way, 100 bytes twice, and at most one packet of 1,500 bytes in transmission: 10.68
-    // ms.
+    // 5 ms of delay and 100 bytes each way, and at most one packet of 1,500 bytes in transmission:
+    // 10.68 ms.
     let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
     assert_eq!(high.len(), 30);
     assert!(high[15] <= StdDuration::from_micros(10_680) + slack, "median {:?}", high[15]);
-    // The queue of 250 kB takes 100 ms; probes that must wait in it are lost or that late.
+    // The queue of 250 kB takes 100 ms; probes behind it are lost or late by that time.
     assert!(!same.is_empty(), "of ten that find a queue full in one case of three, all were lost");
     assert!(same.iter().all(|&t| t > StdDuration::from_millis(60)), "{same:?}");
     assert!(queued > 200_000, "{queued}");
 }
 
 #[test]
-fn link_that_is_down_passes_nothing_until_up() {
+fn link_passes_no_packet_while_down() {
     let _alone = alone();
     let Some(emulation) = start(&pair(BitRate::mbps(100), Duration::from_ms(1)), EmulationOptions::default())
     else {
@@ -288,7 +289,7 @@ fn link_that_is_down_passes_nothing_until_up() {
 }
 
 #[test]
-fn link_address_uses_its_link_site_address_the_nearest() {
+fn link_address_uses_its_link_despite_longer_delay() {
     let _alone = alone();
     // a to c: 30 ms directly (links 0 and 1), 2 x 5 ms through b (links 2 to 5).
     let mut topology = Topology::new("triangle");
@@ -317,8 +318,8 @@ fn link_address_uses_its_link_site_address_the_nearest() {
     assert_eq!(sent, [5, 5, 5, 5, 5, 5]);
 }
 
-/// Ten datagrams at once on a link with 40 ms each: the first is sent, six find at most 5 kB before
-/// them.
+/// Ten datagrams sent at once to a link on which each takes 40 ms: the first is sent immediately,
+/// and six find at most 5 kB in the queue.
 #[test]
 fn port_marks_ecn_capable_packets_for_the_kernel() {
     let _alone = alone();
@@ -332,19 +333,19 @@ fn port_marks_ecn_capable_packets_for_the_kernel() {
     let (to, from) = (emulation.site_address(B), emulation.site_address(A));
     let (sender, receiver) = (udp(&emulation, A, from, 0), udp(&emulation, B, to, 9));
     let marked = || emulation.counters().expect("running")[THERE.index()].marked_packets;
-    // ECT(0), and a packet that may not be marked (RFC 3168, section 5).
+    // ECT(0), and a packet that must not be marked (RFC 3168, section 5).
     for (ecn, expected) in [(0b10, 1..=3), (0b00, 0..=0)] {
         set_tos(&sender, ecn);
         let before = marked();
         for _ in 0..10 {
             sender.send_to(&[0; 972], (to, 9)).expect("sent");
         }
-        // The kernel would drop one with a wrong header.
+        // The kernel would drop a packet with a wrong checksum.
         for _ in 0..10 {
             receiver.recv(&mut [0; 1_000]).expect("all arrive");
         }
         let got = marked() - before;
-        // Fewer than three where this thread was held up for longer than 40 ms.
+        // Fewer than three if this thread was delayed for longer than 40 ms.
         assert!(expected.contains(&got), "{ecn}: {got}");
     }
 }
@@ -365,12 +366,12 @@ fn flows_spread_over_equal_paths_and_each_keeps_one() {
     });
     let options = EmulationOptions { switching: Some(switching.collect()), ..EmulationOptions::default() };
     let Some(over_left) = flows_over_the_first_link(&topology, options) else { return };
-    // A binomial of 40 at one half: five standard deviations are 16.
+    // Binomial distribution of 40 at one half: five standard deviations are 16.
     assert!((4..=36).contains(&over_left), "{over_left} of 40");
 }
 
 #[test]
-fn flows_spread_by_themselves_where_switches_forward() {
+fn flows_spread_over_equal_paths_of_switches() {
     let _alone = alone();
     for is_switch in [true, false] {
         let mut topology = Topology::new("diamond");
@@ -391,8 +392,8 @@ fn flows_spread_by_themselves_where_switches_forward() {
     }
 }
 
-/// Number of forty flows from the first site to the second that leave by the first link; each keeps
-/// its path.
+/// Sends forty flows from the first site to the second. Returns the number that leave by the first
+/// link, and checks that each flow keeps its path.
 fn flows_over_the_first_link(topology: &Topology, options: EmulationOptions) -> Option<u64> {
     let emulation = start(topology, options)?;
     let (to, from) = (emulation.site_address(B), emulation.site_address(A));
@@ -413,9 +414,8 @@ fn flows_over_the_first_link(topology: &Topology, options: EmulationOptions) -> 
     Some(over_left)
 }
 
-/// Runs in a separate process, started by
-/// `nothing_is_left_after_the_emulating_process_is_killed`: builds a network, starts a background
-/// program, prints its state, and waits to be killed.
+/// Body of a separate process that `nothing_is_left_after_the_emulating_process_is_killed` starts.
+/// It builds a network, starts a background program, prints its state, and waits to be killed.
 #[test]
 fn child_of_the_kill_test() {
     if std::env::var_os("ANABRANCH_EMU_KILL_TEST").is_none() {
@@ -428,11 +428,11 @@ fn child_of_the_kill_test() {
     };
     let (mut shell, ready) = held_site(&emulation);
     println!("{ready}");
-    // Runs until the kill, or for 1,002 seconds if it never comes.
+    // Runs until the kill, or for at most 1,002 seconds.
     let _ = shell.wait();
 }
 
-/// All processes that are in network namespace `name` ("net:[N]") or hold a descriptor of it.
+/// All processes that are in network namespace `name` ("net:[N]") or hold a descriptor to it.
 fn holders(name: &str) -> Vec<String> {
     let links = |dir: String| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
     links("/proc".into())
@@ -443,8 +443,8 @@ fn holders(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Two programs in site A that hold its namespace, the second in another session. The line names
-/// both processes and the namespace, for [`kill_test`].
+/// Starts two programs in site A that hold its namespace, the second in another session. The
+/// returned line names both processes and the namespace, for [`kill_test`].
 fn held_site(emulation: &Emulation) -> (Child, String) {
     let mut shell = Command::new("sh");
     shell.args(["-c", "setsid sleep 1001 & echo $!; readlink /proc/self/ns/net; exec sleep 1002"]);
@@ -459,9 +459,9 @@ fn held_site(emulation: &Emulation) -> (Child, String) {
     (shell, ready)
 }
 
-/// Runs the test `name` in another process, where `variable` is set, kills the process once it
-/// prints [`held_site`]'s line, and checks that its programs and its namespace disappear. False if
-/// the machine cannot emulate.
+/// Runs the test `name` in another process with `variable` set, and kills the process once it
+/// prints the line of [`held_site`]. Checks that its programs and its namespace disappear. Returns
+/// false if the machine cannot emulate.
 fn kill_test(name: &str, variable: &str) -> bool {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", name, "--nocapture"])
@@ -480,7 +480,7 @@ fn kill_test(name: &str, variable: &str) -> bool {
     let fields: Vec<_> = line.split(' ').collect();
     let namespace = fields[3];
     assert!(holders(namespace).len() >= 3, "{:?}", holders(namespace));
-    // SIGKILL: nothing of ours runs any more in that process.
+    // After SIGKILL, none of our code runs in that process any more.
     child.kill().expect("our child");
     child.wait().expect("our child");
     let deadline = WallInstant::now() + StdDuration::from_secs(5);
@@ -489,7 +489,7 @@ fn kill_test(name: &str, variable: &str) -> bool {
     }
     assert_eq!(holders(namespace), [""; 0], "namespace {namespace} is still held");
     for pid in &fields[1..3] {
-        // A zombie that its adoptive parent has yet to reap has no command line.
+        // A zombie that its adoptive parent has not yet reaped has no command line.
         let left = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         assert_eq!(left, "", "process {pid} still runs");
     }
@@ -503,9 +503,9 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
 }
 
 #[test]
-fn it_works_inside_a_user_namespace() {
+fn emulation_works_inside_a_user_namespace() {
     let _alone = alone();
-    // Every kernel has Reno and, unlike other controls, allows it in every namespace.
+    // Every kernel has Reno and, unlike other controls, permits it in every namespace.
     let options = EmulationOptions {
         isolation: Some(Isolation::UserNamespace),
         congestion_control: Some("reno".into()),
@@ -528,7 +528,7 @@ fn it_works_inside_a_user_namespace() {
         output.contains("\nreno\n") && output.contains("16777216") && output.contains("ab0:"),
         "{output}"
     );
-    // Packets pass, too, between programs: threads cannot enter a user namespace.
+    // Packets are exchanged between programs here, because threads cannot enter a user namespace.
     let talk = |site, role: &str| {
         let mut talk = Command::new(std::env::current_exe().expect("this test"));
         talk.args(["--exact", "child_of_the_user_namespace_test", "--nocapture"]).stdout(Stdio::piped());
@@ -543,8 +543,8 @@ fn it_works_inside_a_user_namespace() {
     assert!(output.contains("\nGOT "), "{output}");
 }
 
-/// Runs in a separate process inside a site, started by the test above: answers, or asks until it
-/// gets an answer.
+/// Body of a separate process inside a site, which the test above starts: echoes datagrams, or
+/// sends them until one is echoed.
 #[test]
 fn child_of_the_user_namespace_test() {
     let Some(role) = std::env::var("ANABRANCH_EMU_TALK_TEST").ok() else { return };
@@ -577,7 +577,7 @@ fn programs_end_with_the_emulation() {
     let missing = emulation.spawn(A, Command::new("/no/such/program")).expect_err("not there");
     assert!(missing.to_string().contains("/no/such/program"), "{missing}");
     drop(emulation);
-    // Both are dead by now: this does not wait for 1,000 seconds.
+    // Both programs are dead by now, so the wait ends long before their 1,000 seconds.
     assert!(!spawned.wait().expect("our child").success());
     assert!(!prepared.wait().expect("our child").success());
 }

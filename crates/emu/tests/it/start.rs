@@ -1,12 +1,12 @@
-//! Start of an emulation in tests, or the reason why this machine has none. Part of the tests of
-//! each crate that emulates.
+//! Starts an emulation in tests, or prints why this machine cannot. Included by the tests of each
+//! crate that emulates.
 
 use anabranch_emu::{EmuError, Emulation, EmulationOptions};
 use anabranch_graph::Topology;
 use anabranch_testing::skip::{is_lacking, skip};
 
-/// The network emulated, for programs at least; none, with the reason printed, where this machine
-/// cannot.
+/// Emulates the network, at least for programs. Returns `None`, with the reason printed, if this
+/// machine cannot emulate.
 pub fn start_or_skip(topology: &Topology, options: EmulationOptions) -> Option<Emulation> {
     match Emulation::start(topology, options) {
         Ok(emulation) => Some(emulation),

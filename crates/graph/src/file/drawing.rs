@@ -1,9 +1,8 @@
-//! Graphs as drawing programs and collections write them: nodes, edges and fields that need not be
-//! there.
+//! Graphs in the formats of drawing programs and collections: nodes, edges and optional fields.
 //!
-//! Each reader of a format fills a [`Drawing`]; [`Drawing::topology`] makes the topology of it, so
-//! that all formats name sites, fill gaps and warn alike. Leaves out: the formats. Read [`Drawing`]
-//! first.
+//! The reader of each format fills a [`Drawing`]; [`Drawing::topology`] converts the drawing to a
+//! topology. So all formats name sites, fill gaps and warn in the same way. Leaves out: the
+//! formats. Read [`Drawing`] first.
 
 use super::{Defaults, LocatedProblem, Problem, Warning, quoted};
 use crate::builtin::fibre_delay;
@@ -13,10 +12,10 @@ use anabranch_units::{BitRate, Duration, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// The fastest link that is believed.
+/// Maximum capacity that is accepted, in bit/s.
 const RATE_BPS_MAX: f64 = CAPACITY_MAX.as_bps() as f64;
-/// Words of fields that an edge's capacity, delay, loss or price may stand in under a name that is
-/// not read.
+/// Words in the names of fields that are not read, but may state an edge's capacity, delay, loss or
+/// price.
 const TELLING_WORDS: [&str; 11] = [
     "capacity",
     "bandwidth",
@@ -30,17 +29,17 @@ const TELLING_WORDS: [&str; 11] = [
     "cost",
     "weight",
 ];
-/// Maximum names in a warning.
+/// Maximum number of names in a warning.
 const NAMES_MAX: usize = 8;
 /// Fields of edges that are read.
 const EDGE_FIELDS: [&str; 5] = ["LinkSpeedRaw", "LinkSpeed", "LinkSpeedUnits", "capacity", "delay"];
 
-/// A graph as its file has it.
+/// A graph as stated in its file.
 #[derive(Debug, Default)]
 pub(super) struct Drawing<'a> {
     pub(super) name: Option<&'a str>,
-    /// Units of the edges' `capacity` and `delay` where these are plain numbers, as FNSS writes
-    /// them.
+    /// Units of the edges' `capacity` and `delay` if these fields are plain numbers, as in files of
+    /// FNSS.
     pub(super) capacity_unit: Option<&'a str>,
     pub(super) delay_unit: Option<&'a str>,
     pub(super) nodes: Vec<Node<'a>>,
@@ -64,7 +63,7 @@ pub(super) struct Edge<'a> {
     pub(super) fields: Fields<'a>,
 }
 
-/// Fields of a node or an edge, each with its text and the text's place.
+/// Fields of a node or an edge: each has a text and the text's position.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     /// The table in messages: `node` or `edge`.
@@ -74,7 +73,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// A field's text; `None` if it is not there or empty.
+    /// Text of a field; `None` if the field is missing or empty.
     pub(super) fn text(&self, name: &str) -> Option<&'a str> {
         self.of.get(name).map(|(text, _)| text.trim()).filter(|text| !text.is_empty())
     }
@@ -88,7 +87,7 @@ impl<'a> Fields<'a> {
         Problem::BadValue { table: self.table, field, value, allowed }.at(self.at(name))
     }
 
-    /// A field that is a number. `NaN` says that it is missing.
+    /// Value of a numeric field. `NaN` means that the value is missing.
     pub(super) fn number(
         &self,
         name: &str,
@@ -111,7 +110,7 @@ impl<'a> Fields<'a> {
             .map(|(latitude_deg, longitude_deg)| GeoPoint { latitude_deg, longitude_deg }))
     }
 
-    /// The capacity that the Zoo's fields state.
+    /// The capacity stated in the fields of the Internet Topology Zoo.
     fn zoo_capacity(&self) -> Result<Option<BitRate>, LocatedProblem> {
         let allowed = "a number from 0 to 1e15 bit/s";
         let bps = match self.number("LinkSpeedRaw", 0.0..=RATE_BPS_MAX, allowed)? {
@@ -134,12 +133,12 @@ impl<'a> Fields<'a> {
                 speed * factor
             }
         };
-        // The Zoo's zero means "not known".
+        // In the Zoo's files, zero means that the capacity is unknown.
         Ok((bps >= 1.0).then(|| BitRate::bps(bps.round() as u64)))
     }
 
-    /// A field with a unit, or a plain number in `unit`. A plain number without one is warned of
-    /// and not read.
+    /// Reads a quantity that has its own unit or is a plain number in `unit`. If a plain number has
+    /// no `unit`, the field is not read, and a warning is added.
     fn quantity<T: std::str::FromStr>(
         &self,
         name: &'static str,
@@ -163,13 +162,13 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Places of the first field without a unit, by its name.
+/// Position of the first field without a unit, by field name.
 type UnitlessFields = BTreeMap<&'static str, usize>;
 
 impl Drawing<'_> {
-    /// The topology that the graph draws.
+    /// Converts the graph to a topology.
     ///
-    /// Errors: the first mistake, with its place.
+    /// Errors: the first mistake, with its position.
     pub(super) fn topology(
         &self,
         defaults: &Defaults,
@@ -237,7 +236,7 @@ impl Drawing<'_> {
         Ok(topology)
     }
 
-    /// Warns of edges' fields that may be meant for a property of links, and are not read.
+    /// Warns about fields of edges that are not read but may state a property of links.
     fn warn_of_fields(&self, warnings: &mut Vec<Warning>) {
         let mut unread: BTreeMap<&str, usize> = BTreeMap::new();
         for fields in self.edges.iter().map(|edge| &edge.fields) {
@@ -263,7 +262,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// Adds a site for every node and returns their ids by the nodes'.
+    /// Adds a site for every node. Returns the sites' ids, by the ids of the nodes.
     fn add_sites(&self, topology: &mut Topology) -> Result<BTreeMap<&str, SiteId>, LocatedProblem> {
         let labels: Vec<String> = self.nodes.iter().map(|node| site_name(node.label)).collect();
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
@@ -273,7 +272,7 @@ impl Drawing<'_> {
         let mut taken: BTreeSet<String> = seen.keys().map(|label| (*label).to_owned()).collect();
         let mut ids = BTreeMap::new();
         for (node, label) in self.nodes.iter().zip(&labels) {
-            // The Zoo writes `None` and `?` where its map had no name.
+            // The Zoo writes `None` or `?` if its map shows no name.
             let says_something = !matches!(label.as_str(), "" | "None" | "?" | "." | "..");
             let name = if says_something && seen[label.as_str()] == 1 {
                 label.clone()
@@ -303,8 +302,7 @@ impl Drawing<'_> {
     }
 }
 
-/// A label as a site may be called: in one line, without `/`, and short enough for a number behind
-/// it.
+/// Converts a label to a site name: one line, without `/`, and short enough to append a number.
 fn site_name(label: &str) -> String {
     let words =
         label.split(|c: char| c.is_whitespace() || printable(c.encode_utf8(&mut [0; 4])) == "\u{fffd}");

@@ -1,12 +1,12 @@
-//! The Graph Modelling Language, as the Internet Topology Zoo, networkx and Gephi write it.
+//! The Graph Modelling Language (GML), as written by the Internet Topology Zoo, networkx and Gephi.
 //!
 //! Source: Himsolt, *GML: A portable Graph File Format* (1997). A file is a list of keys with
 //! values: numbers, strings, and lists in brackets. Graphs, nodes and edges have the fields that
 //! [`super::graphml`] lists, with the fields' names as keys;
 //! `graph [ directed 1 ]` makes edges one-way.
 //!
-//! Differs: keys may also contain `_`, as networkx writes them, and strings may have any character
-//! but `"`. Leaves out: graphics. Read [`super::parse`] first.
+//! Differs: keys may also contain `_`, as in files of networkx, and strings may contain any
+//! character except `"`. Leaves out: graphics. Read [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
 use super::{Defaults, LocatedProblem, Problem, Warning, quoted};
@@ -14,12 +14,12 @@ use crate::{LINKS_MAX, SITES_MAX, Topology};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// The most lists within lists. Real files have 4.
+/// Maximum nesting depth of lists. Real files have 4.
 const DEPTH_MAX: usize = 32;
-/// Limit of the keys in a file: sixteen fields for each part of the largest topology.
+/// Maximum number of keys in a file: sixteen for each site and link of the largest topology.
 const KEYS_MAX: usize = 16 * (SITES_MAX + LINKS_MAX);
 
-/// A value and its place.
+/// A value and its position in the text.
 #[derive(Debug)]
 enum Value<'a> {
     Text(Cow<'a, str>),
@@ -90,7 +90,7 @@ fn fields<'t>(list: &'t List<'_>, table: &'static str, at: usize) -> Fields<'t> 
     Fields { table, at, of }
 }
 
-/// A place in the text.
+/// Position of the reader in the text.
 struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// Goes past blanks and comments, which reach from a `#` between keys and values to the end of the
+    /// Skips blanks and comments. A comment is between keys and values, from `#` to the end of the
     /// line.
     fn skip(&mut self) {
         loop {
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the characters that `is_part` has.
+    /// Consumes the characters for which `is_part` is true, and returns them.
     fn take(&mut self, is_part: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let taken = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Keys and their values to the end of the text, or to the bracket that closes the list.
+    /// Reads keys and values up to the end of the text, or up to the bracket that closes the list.
     fn list(&mut self, depth: usize) -> Result<List<'a>, LocatedProblem> {
         let mut list = Vec::new();
         loop {
@@ -186,10 +186,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes within which an entity ends; the longest one of use is `&#1114111;`.
+/// Maximum length of an entity in bytes; the longest useful entity is `&#1114111;`.
 const ENTITY_BYTES_MAX: usize = 16;
 
-/// A string without GML's character entities; unknown entities stay as they are.
+/// Replaces GML's character entities in a string; unknown entities are unchanged.
 fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
         return text.into();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn zoo_files_have_names_places_and_speeds() {
+    fn gml_zoo_files_have_names_positions_and_speeds() {
         let loaded = read(ZOO).expect("a good file");
         assert_eq!((loaded.topology.name(), names(&loaded)), ("Arpa", vec!["UCLA", "Zürich \"ETH\""]));
         let link = &loaded.topology.links()[0];
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn gml_errors_name_their_position() {
         for (text, said) in [
             ("", "not GML: there is no `graph [ … ]` (a.gml:1)"),
             ("graph [", "not GML: a `[` is not closed (a.gml:1)"),

@@ -1,8 +1,8 @@
-//! GraphML as the Internet Topology Zoo, networkx, FNSS and yEd write it.
+//! GraphML as written by the Internet Topology Zoo, networkx, FNSS and yEd.
 //!
 //! Source: Knight and others, *The Internet Topology Zoo* (2011), whose files declare their fields
-//! as `<key>` elements. Fields are found by `attr.name`, so the numbering of the keys does not
-//! matter. These are used:
+//! as `<key>` elements. Fields are identified by `attr.name`, so the numbering of the keys does not
+//! matter. The following fields are used:
 //!
 //! | of | field | for |
 //! | --- | --- | --- |
@@ -14,10 +14,11 @@
 //! | edge | `delay` | delay |
 //! | edge | yEd's `Arrows` | direction: an edge with an arrow at both ends or at none is undirected |
 //!
-//! An undirected edge is a full-duplex cable; an edge that the file has twice is two cables.
-//! Capacity is the caller's where the file has none, or 0. Delay is fibre's between the places, the
-//! caller's where a place is missing. Left out with a warning: edges from a node to itself.
-//! Refused, as no topology has them: hyperedges, graphs in nodes, text with a DTD.
+//! An undirected edge is a full-duplex cable; an edge that occurs twice in the file is two cables.
+//! If the file states no capacity, or 0, the link gets the caller's default capacity. A delay that
+//! is not stated is computed for fibre between the two places, or is the caller's default if a
+//! place is missing. Edges from a node to itself are left out, with a warning. Hyperedges, graphs
+//! in nodes, and text with a DTD are refused, because no topology can represent them.
 //!
 //! Leaves out: all other fields. Read [`super::parse`] first.
 
@@ -32,12 +33,13 @@ use std::collections::BTreeMap;
 /// have.
 const XML_NODES_MAX: u32 = 4_000_000;
 /// Maximum number of namespace declarations in a text: the parser's work grows with the cube of
-/// nested ones. Real files have 2; files of drawing programs have up to 8.
+/// nested declarations. Real files have 2; files of drawing programs have up to 8.
 const NAMESPACES_MAX: usize = 16;
-/// Maximum number of attributes of an element: the parser compares each with each. Real files have
-/// 4.
+/// Maximum number of attributes of an element: the parser compares every pair of attributes. Real
+/// files have 4.
 const ATTRIBUTES_MAX: usize = 64;
-/// Names of fields by what they are for (`node`, `edge`, `graph`, `all`) and the ids of their keys.
+/// Name of each field, by the element that the field is for (`node`, `edge`, `graph`, `all`) and
+/// the id of its key.
 type Keys<'a> = BTreeMap<(&'a str, &'a str), &'a str>;
 
 pub(super) fn read(
@@ -61,7 +63,7 @@ pub(super) fn read(
     drawing.topology(defaults, warnings)
 }
 
-/// The graph of a GraphML document.
+/// Reads the graph of a GraphML document.
 fn drawing<'a>(root: Node<'a, 'a>) -> Result<Drawing<'a>, LocatedProblem> {
     let keys = keys(root);
     let mut graphs = root.children().filter(|n| is(n, "graph"));
@@ -118,7 +120,7 @@ fn read_edge<'a>(keys: &Keys<'a>, edge: Node<'a, 'a>, is_directed: bool) -> Resu
         Some("false") => false,
         Some(other) => return Err(bad(edge, "directed", other, "`true` or `false`")),
     };
-    // yEd writes every graph as directed, and draws the direction.
+    // yEd writes every graph as directed; arrows show the actual direction.
     if let Some(arrows) = edge.descendants().find(|n| is(n, "Arrows")) {
         let is_drawn = |end| arrows.attribute(end).is_some_and(|kind| kind != "none");
         is_directed = is_drawn("source") != is_drawn("target");
@@ -129,7 +131,7 @@ fn read_edge<'a>(keys: &Keys<'a>, edge: Node<'a, 'a>, is_directed: bool) -> Resu
     Ok(Edge { source, target, is_directed, fields: fields(keys, edge, "edge") })
 }
 
-/// The fields of an element.
+/// Reads the fields of an element.
 fn fields<'a>(keys: &Keys<'a>, element: Node<'a, 'a>, table: &'static str) -> Fields<'a> {
     let mut of = BTreeMap::new();
     for data in element.children().filter(|n| is(n, "data")) {
@@ -142,8 +144,8 @@ fn fields<'a>(keys: &Keys<'a>, element: Node<'a, 'a>, table: &'static str) -> Fi
     Fields { table, at: element.range().start, of }
 }
 
-/// Checks that no tag exceeds the limits for the parser: see [`NAMESPACES_MAX`] and
-/// [`ATTRIBUTES_MAX`]. The parser itself finds text that is not XML.
+/// Checks that no tag exceeds the limits [`NAMESPACES_MAX`] and [`ATTRIBUTES_MAX`]. The parser
+/// itself refuses text that is not XML.
 fn check_tags(text: &str) -> Result<(), LocatedProblem> {
     let mut namespaces = 0;
     let mut at = 0;
@@ -151,7 +153,7 @@ fn check_tags(text: &str) -> Result<(), LocatedProblem> {
         let rest = &text[open..];
         let aside = [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>")];
         if let Some((begin, end)) = aside.iter().find(|(begin, _)| rest.starts_with(begin)) {
-            // Without an end, the rest contains no tag.
+            // Without an end mark, the remaining text contains no tag.
             let Some(length) = rest[begin.len()..].find(end) else { return Ok(()) };
             at = open + begin.len() + length + end.len();
             continue;
@@ -193,13 +195,14 @@ fn syntax(text: &str, error: &roxmltree::Error) -> LocatedProblem {
         }
         roxmltree::Error::DtdDetected => "a DTD (<!DOCTYPE …>) is not read: delete it".to_owned(),
         other => {
-            // The parser ends its messages with a place, which this crate's message repeats.
+            // The parser ends its messages with a position, which this crate's message already
+            // states.
             let message = other.to_string();
             let message = message.split(" at ").next().unwrap_or(&message).to_owned();
             format!("not XML: {}", quoted(&message))
         }
     };
-    // The parser counts lines from 1 and columns in characters. Only the line is needed.
+    // The parser counts lines from 1. Only the line is needed.
     let line = error.pos().row as usize;
     let starts = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i + 1);
     let offset = std::iter::once(0).chain(starts).nth(line.saturating_sub(1)).unwrap_or(0);

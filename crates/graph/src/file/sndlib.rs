@@ -1,11 +1,11 @@
-//! Networks of SNDlib in its XML format.
+//! SNDlib networks in XML.
 //!
 //! Source: Orlowski, Pióro, Tomaszewski and Wessäly, *SNDlib 1.0: Survivable Network Design
 //! Library* (2010), and the schema at `http://sndlib.zib.de/network`. A `<node>` is a site, at its
-//! coordinates if they are geographical; a `<link>` is a cable. Capacity is the pre-installed
-//! module's, in the unit that `<meta>` states.
+//! coordinates if they are geographical; a `<link>` is a cable. The capacity is the
+//! pre-installed module's, in the unit that `<meta>` states.
 //!
-//! Leaves out: demands, costs, modules that could be added and admissible paths. Read
+//! Leaves out: demands, costs, modules that could be added, and admissible paths. Read
 //! [`super::parse`] first.
 
 use super::drawing::{Drawing, Edge, Fields, Node as DrawnNode};
@@ -27,7 +27,7 @@ fn missing(node: Node<'_, '_>, table: &'static str, example: &'static str) -> Lo
     Problem::MissingField { table, example }.at(node.range().start)
 }
 
-/// The graph of an SNDlib document.
+/// Reads the graph of an SNDlib document.
 pub(super) fn drawing<'a>(
     root: Node<'a, 'a>,
     warnings: &mut Vec<Warning>,
@@ -80,7 +80,7 @@ pub(super) fn drawing<'a>(
     Ok(drawing)
 }
 
-/// Whether `node` is an element called `name`, in any namespace.
+/// Returns true if `node` is an element called `name`, in any namespace.
 pub(super) fn is(node: &Node<'_, '_>, name: &str) -> bool {
     node.is_element() && node.tag_name().name() == name
 }
@@ -93,7 +93,7 @@ mod tests {
     const NETWORK: &str = include_str!("../../../../fuzz/corpus/topology_graphml/sndlib.xml");
 
     #[test]
-    fn sndlib_networks_have_places_and_capacities() {
+    fn sndlib_networks_have_positions_and_capacities() {
         let defaults = Defaults::new(BitRate::mbps(7));
         let read = |text: &str| parse_with_warnings(text, Format::GraphMl, "a.xml", &defaults);
         let loaded = read(NETWORK).expect("a good file");

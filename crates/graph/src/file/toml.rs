@@ -36,8 +36,8 @@
 //! ```
 //!
 //! Sites and links are numbered in file order. A cable or link that occurs twice in the file occurs
-//! twice in the topology. Leaves out: everything but the topology. [`write()`] is the inverse. Read
-//! its example and [`super::parse`] first.
+//! twice in the topology. Leaves out: everything except the topology. [`write()`] is the inverse of
+//! reading. Read its example and [`super::parse`] first.
 
 mod keys;
 
@@ -52,7 +52,7 @@ use anabranch_units::{BitRate, ByteCount, LOSS_BURST_MAX, ParseQuantityError, Si
 use keys::keys_of;
 use std::fmt::Write;
 
-/// Maximum length of a fibre: half the circumference of the Earth, a hundred times.
+/// Maximum length of a fibre in km: a hundred times half the circumference of the Earth.
 const DISTANCE_KM_MAX: f64 = 2e6;
 
 /// One table of the file and its name in messages.
@@ -118,7 +118,7 @@ pub(super) fn read(text: &str, outer: &Defaults) -> Result<Topology, LocatedProb
     Ok(topology)
 }
 
-/// TOML's own messages sometimes have several lines.
+/// Joins the lines of the TOML parser's messages, which may have several.
 fn quoted_syntax(message: &str) -> String {
     format!("not TOML: {}", message.split_whitespace().collect::<Vec<_>>().join(" "))
 }
@@ -201,7 +201,7 @@ impl LinkDefaults {
 }
 
 impl<'a> Table<'a> {
-    /// Refuses fields that [`TABLES`] does not have.
+    /// Refuses fields that are not in [`TABLES`].
     fn only_known(&self) -> Result<(), LocatedProblem> {
         let known = keys_of(self.called);
         let is_unknown = |name: &str| known.iter().all(|key| key.name != name);
@@ -250,7 +250,7 @@ impl<'a> Field<'a> {
     fn at(&self) -> usize {
         self.value.span().start
     }
-    /// Error for this field's value.
+    /// Creates the error for an invalid value of this field.
     fn bad(&self, allowed: &str) -> LocatedProblem {
         let value = match self.value.get_ref() {
             DeValue::String(s) => format!("\"{}\"", quoted(s)),
@@ -309,7 +309,7 @@ impl<'a> Field<'a> {
             DeValue::Integer(i) if i.radix() == 10 => i.as_str().parse().ok(),
             _ => None,
         };
-        // NaN is in no range.
+        // NaN is outside every range.
         value.filter(|x| (least..=most).contains(x)).ok_or_else(|| self.bad(allowed))
     }
     fn cost(&self) -> Result<f64, LocatedProblem> {
@@ -330,9 +330,9 @@ impl<'a> Field<'a> {
 
 /// Writes the topology as a file that [`super::parse`] reads back to an equal one.
 ///
-/// Every link states all its properties (losses that are not in bursts have no `loss_burst`), so
-/// the reader's defaults do not matter. Two consecutive links that form a cable are written as one
-/// cable. The only topology that cannot be read back is the one without sites.
+/// Every link states all its properties, so the reader's defaults do not matter. Only `loss_burst`
+/// is omitted, if losses have no bursts. Two consecutive links that form a cable are written as one
+/// cable. The only topology that cannot be read back is the topology without sites.
 ///
 /// ```
 /// use anabranch_graph::builtin::builtin;
@@ -386,7 +386,7 @@ pub fn write(topology: &Topology) -> String {
     out
 }
 
-/// The short form of a quantity if it is exact, else a plain count of its base unit.
+/// The short form of a quantity if it is exact, or else a plain count of its base unit.
 fn exactly<Q: std::fmt::Display + std::str::FromStr + PartialEq>(
     quantity: Q,
     count: u64,

@@ -13,7 +13,8 @@ fn properties() -> LinkProperties {
 
 /// A network and the lengths of its links.
 fn networks() -> impl Strategy<Value = (Topology, Vec<u64>)> {
-    // Few lengths, so that paths often have equal length. Half of the networks have no switch.
+    // Few different lengths, so that paths often have equal length. Half of the networks have no
+    // switch.
     let lengths = prop_oneof![Just(0), Just(1), Just(2), Just(u64::MAX)];
     let sites = prop_oneof![Just(vec![false; 6]), proptest::collection::vec(any::<bool>(), 2..=6)];
     (sites, proptest::collection::vec((any::<(u16, u16)>(), lengths), 0..=16)).prop_map(|(sites, links)| {
@@ -41,7 +42,7 @@ fn measure(lengths: &[u64], path: &[LinkId]) -> (u128, usize) {
     (path.iter().map(|l| u128::from(of(l))).sum(), path.iter().filter(|l| of(l) == 0).count())
 }
 
-/// All shortest paths between two sites, from all simple paths.
+/// All shortest paths between two sites, found among all simple paths.
 fn brute_force(t: &Topology, lengths: &[u64], src: SiteId, dst: SiteId) -> Vec<Vec<LinkId>> {
     let any_switch = t.sites().iter().any(|s| s.is_switch);
     let (mut all, mut open) = (Vec::new(), vec![Vec::new()]);
@@ -86,8 +87,8 @@ proptest! {
                     prop_assert!(left(t.link(link).to).is_some());
                 }
             }
-            // Every link of a shortest path is chosen at its beginning, and every chosen link is on
-            // a shortest path.
+            // Every link of a shortest path is chosen at its first site, and every chosen link is
+            // on a shortest path.
             for src in t.site_ids() {
                 let mut on_paths: Vec<_> = paths[src.index()].concat();
                 on_paths.sort();
@@ -113,7 +114,7 @@ proptest! {
     }
 }
 
-/// All links over which a packet from `src` to `dst` may pass.
+/// All links that a packet from `src` to `dst` may take.
 fn reached(t: &Topology, routes: &Routes, src: SiteId, dst: SiteId) -> Vec<LinkId> {
     let (mut links, mut open) = (std::collections::BTreeSet::new(), vec![src]);
     while let Some(site) = open.pop() {
@@ -126,8 +127,8 @@ fn reached(t: &Topology, routes: &Routes, src: SiteId, dst: SiteId) -> Vec<LinkI
     links.into_iter().collect()
 }
 
-/// Number of paths from `src` to `dst` along the routes, and number of links of each, which is the
-/// same for all.
+/// Number of paths from `src` to `dst` along the routes, and number of links of each path, which is
+/// equal for all.
 fn count(t: &Topology, routes: &Routes, src: SiteId, dst: SiteId) -> (usize, usize) {
     let (mut paths, mut hops, mut at) = (0, 0, vec![src]);
     while !at.is_empty() {
@@ -164,7 +165,7 @@ fn fat_tree_has_the_known_numbers_of_shortest_paths() {
 }
 
 #[test]
-fn hosts_forward_only_where_there_is_no_switch() {
+fn hosts_forward_only_in_topologies_without_switches() {
     let mut line = Topology::new("line");
     let [a, b, c] = ["a", "b", "c"].map(|name| line.add_site(name, None).expect("names differ"));
     let (ab, _) = line.add_cable(a, b, properties()).expect("a good cable");
@@ -177,7 +178,7 @@ fn hosts_forward_only_where_there_is_no_switch() {
 }
 
 #[test]
-fn a_switch_can_be_a_destination() {
+fn switch_can_be_a_destination() {
     let t = star(2, &properties()).expect("it fits");
     let hub = t.find_site("hub").expect("a star has one");
     let routes = Routes::shortest(&t, &[1; 4], &[hub]);
@@ -186,7 +187,7 @@ fn a_switch_can_be_a_destination() {
 }
 
 #[test]
-fn links_of_length_zero_lead_round_in_no_circle() {
+fn zero_length_links_form_no_routing_loop() {
     let mut t = Topology::new("triangle");
     let [a, b, c] = ["a", "b", "c"].map(|name| t.add_site(name, None).expect("names differ"));
     let mut lengths = Vec::new();

@@ -22,7 +22,7 @@ fn read(text: &str) -> Result<Topology, Problem> {
 }
 
 #[test]
-fn documentation_names_every_field_and_its_example_is_read() {
+fn documentation_lists_every_field_and_its_example_parses() {
     let docs = include_str!("../../../../docs/topologies.md");
     let example =
         docs.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
@@ -53,7 +53,7 @@ fn documentation_names_every_field_and_its_example_is_read() {
 }
 
 #[test]
-fn generated_networks_have_the_names_that_the_documentation_gives() {
+fn generated_networks_have_the_documented_names() {
     let docs = include_str!("../../../../docs/topologies.md");
     let like = LinkProperties::new(BitRate::gbps(1), Duration::from_us(1));
     for (topology, links) in [

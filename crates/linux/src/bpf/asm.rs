@@ -1,16 +1,17 @@
-//! BPF instructions, as the kernel takes them.
+//! An assembler of BPF instructions in the kernel's binary format.
 //!
-//! Leaves out: instructions that no program of ours has. Source: RFC 9669, sections 3 to 5. Read [`Assembler`].
+//! Leaves out: instructions that our programs do not use. Source: RFC 9669, sections 3 to 5. Read
+//! [`Assembler`].
 
-/// A register: `R0` holds results, `R1` to `R5` are arguments and lost in calls, `R6` to `R9` are kept, `R10` is the stack's
-/// top.
+/// A register. `R0` holds results, `R1` to `R5` hold arguments and are overwritten by calls, `R6`
+/// to `R9` survive calls, and `R10` is the stack's top.
 pub type Register = u8;
 
-/// Where a jump goes.
+/// Target of jumps.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// How wide a load or store is: the size bits of its opcode (RFC 9669, section 5).
+/// Size of a load or store: the size bits of its opcode (RFC 9669, section 5).
 #[derive(Copy, Clone, Debug)]
 #[repr(u8)]
 pub enum Width {
@@ -24,33 +25,33 @@ pub enum Width {
     Double = 0x18,
 }
 
-/// A kernel function for programs, numbered as in `enum bpf_func_id` (include/uapi/linux/bpf.h).
+/// A helper function of the kernel, numbered as in `enum bpf_func_id` (include/uapi/linux/bpf.h).
 #[derive(Copy, Clone, Debug)]
 #[repr(i32)]
 pub enum Helper {
-    /// A pointer to a map's value, or null.
+    /// Returns a pointer to a map's value, or null.
     MapLookupElem = 1,
     /// Writes a map's value.
     MapUpdateElem = 2,
     /// Copies bytes of a packet.
     SkbLoadBytes = 26,
-    /// The socket's cookie.
+    /// Returns the socket's cookie.
     GetSocketCookie = 46,
     /// Sets a socket's option.
     Setsockopt = 49,
     /// Reads a socket's option.
     Getsockopt = 57,
-    /// Chooses the events of a connection for which a program is called.
+    /// Selects the events of a connection for which a program is called.
     SockOpsCbFlagsSet = 59,
-    /// The socket with all its fields, or null.
+    /// Returns the full socket, with all its fields, or null.
     SkFullsock = 95,
-    /// A pointer to the socket's storage, or null.
+    /// Returns a pointer to the socket's storage, or null.
     SkStorageGet = 107,
     /// Sends an acknowledgement.
     TcpSendAck = 116,
-    /// Ticks since boot.
+    /// Returns the number of ticks since boot.
     Jiffies64 = 118,
-    /// The cookie of a socket's network namespace.
+    /// Returns the cookie of a socket's network namespace.
     GetNetnsCookie = 122,
 }
 
@@ -58,26 +59,27 @@ pub enum Helper {
 #[derive(Debug, Default)]
 pub struct Assembler {
     code: Vec<u64>,
-    /// Where each label is, once it was placed.
+    /// Index of the instruction at each label; `None` until the label is placed.
     labels: Vec<Option<usize>>,
-    /// Which instruction jumps to which label.
+    /// Index of each jump instruction, and its target label.
     jumps: Vec<(usize, Label)>,
 }
 
 impl Assembler {
-    /// A label that no instruction has yet; see [`Assembler::place`].
+    /// Creates a label, to be placed with [`Assembler::place`].
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Gives the label to the next instruction.
+    /// Places the label at the next instruction.
     pub fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
 
     fn push(&mut self, opcode: u8, dst: Register, src: Register, offset: i16, immediate: i32) {
-        // Fields lie in memory in this order; which nibble of the registers' byte is which depends on the byte order.
+        // In memory the fields have this order. The nibbles of the registers' byte depend on the
+        // byte order.
         let registers = if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
         let [o0, o1] = offset.to_ne_bytes();
         let [i0, i1, i2, i3] = immediate.to_ne_bytes();
@@ -114,7 +116,7 @@ impl Assembler {
         self.push(0x67, dst, 0, 0, bits);
     }
 
-    /// `dst >>= bits`, with zeros from above.
+    /// `dst >>= bits`, filled with zeros.
     pub fn shift_right(&mut self, dst: Register, bits: i32) {
         self.push(0x77, dst, 0, 0, bits);
     }
@@ -139,7 +141,7 @@ impl Assembler {
         self.push(0x37, dst, 0, 0, value);
     }
 
-    /// `dst /= src`, unsigned; 0 where `src` is 0.
+    /// `dst /= src`, unsigned; 0 if `src` is 0.
     pub fn divide_register(&mut self, dst: Register, src: Register) {
         self.push(0x3f, dst, src, 0, 0);
     }
@@ -149,7 +151,8 @@ impl Assembler {
         self.push(0xbc, dst, dst, 0, 0);
     }
 
-    /// Turns the lowest `bits` of `dst` from network to host byte order, and clears the others.
+    /// Converts the lowest `bits` of `dst` from network to host byte order, and clears all other
+    /// bits.
     pub fn host_order(&mut self, dst: Register, bits: i32) {
         self.push(0xdc, dst, 0, 0, bits);
     }
@@ -160,7 +163,7 @@ impl Assembler {
         self.push(0, 0, 0, 0, (value >> 32) as u32 as i32);
     }
 
-    /// `dst` = the map behind this descriptor.
+    /// `dst` = the map with this descriptor.
     pub fn set_map(&mut self, dst: Register, map_fd: i32) {
         // Source 1 is BPF_PSEUDO_MAP_FD.
         self.push(0x18, dst, 1, 0, map_fd);
@@ -182,43 +185,43 @@ impl Assembler {
         self.push(0x62 | width as u8, dst, 0, offset, value);
     }
 
-    /// Goes to a label.
+    /// Jumps to a label.
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x05, 0, 0, 0, 0);
     }
 
-    /// Goes to a label if `register == value`.
+    /// Jumps to a label if `register == value`.
     pub fn jump_if_equal(&mut self, register: Register, value: i32, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x15, register, 0, 0, value);
     }
 
-    /// Goes to a label if `register != value`.
+    /// Jumps to a label if `register != value`.
     pub fn jump_if_unequal(&mut self, register: Register, value: i32, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x55, register, 0, 0, value);
     }
 
-    /// Goes to a label if `register > value`, unsigned; `value` is sign-extended.
+    /// Jumps to a label if `register > value`, unsigned; `value` is sign-extended.
     pub fn jump_if_greater(&mut self, register: Register, value: i32, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x25, register, 0, 0, value);
     }
 
-    /// Goes to a label if `a > b`, unsigned.
+    /// Jumps to a label if `a > b`, unsigned.
     pub fn jump_if_registers_greater(&mut self, a: Register, b: Register, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x2d, a, b, 0, 0);
     }
 
-    /// Goes to a label if `a == b`.
+    /// Jumps to a label if `a == b`.
     pub fn jump_if_registers_equal(&mut self, a: Register, b: Register, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x1d, a, b, 0, 0);
     }
 
-    /// Goes to a label if `a != b`.
+    /// Jumps to a label if `a != b`.
     pub fn jump_if_registers_unequal(&mut self, a: Register, b: Register, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(0x5d, a, b, 0, 0);
@@ -229,7 +232,7 @@ impl Assembler {
         self.push(0x85, 0, 0, 0, helper as i32);
     }
 
-    /// `R0` = the result of a function of the kernel (a *kfunc*), by its number in the kernel's types
+    /// `R0` = the result of a kernel function (a *kfunc*), by its number in the kernel's types
     /// ([`super::btf::Btf::function`]).
     pub fn call_kernel(&mut self, function: u32) {
         // Source 2 is BPF_PSEUDO_KFUNC_CALL.
@@ -248,7 +251,8 @@ impl Assembler {
 
     /// The instructions, with every jump resolved.
     ///
-    /// Panics: a label that is jumped to was never placed, or is more than 32,767 instructions away.
+    /// Panics: if the target label of a jump was never placed, or is more than 32,767 instructions
+    /// away.
     pub fn finish(mut self) -> Vec<u64> {
         for (at, label) in self.jumps {
             let to = self.labels[label.0].expect("every label that is jumped to is placed");
@@ -268,7 +272,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn instructions_are_those_of_the_standard() {
+    fn instructions_match_rfc_9669() {
         let mut asm = Assembler::default();
         let end = asm.label();
         asm.jump_if_equal(1, 7, end);

@@ -1,13 +1,13 @@
-//! The kernel's description of its types: offsets of fields, and numbers of structures and functions.
+//! The kernel's type information (BTF): offsets of fields, and numbers of structures and functions.
 //!
-//! Source: the kernel's Documentation/bpf/btf.rst, section 2. Leaves out: everything but these.
+//! Source: the kernel's Documentation/bpf/btf.rst, section 2. Leaves out: all other facts of types.
 //! Read [`Btf`].
 
 use std::collections::BTreeMap;
 
-/// Where the running kernel has its BTF.
+/// Path of the running kernel's BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-/// How deep anonymous structures may nest: they do so twice in `sock_common`.
+/// Maximum nesting of anonymous structures; in `sock_common` the depth is two.
 const DEPTH_MAX: u32 = 8;
 
 const KIND_ARRAY: u32 = 3;
@@ -15,10 +15,10 @@ const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
 
-/// Number of the only type in [`one_integer`].
+/// Number of the only type in the result of [`one_integer`].
 pub(super) const INTEGER: u32 = 1;
 
-/// Type information of our own, with one type: an integer of 32 bits.
+/// Builds type information with a single type: an integer of 32 bits.
 pub(super) fn one_integer() -> Vec<u8> {
     const HEADER_BYTES: u32 = 24;
     let strings = b"\0int\0";
@@ -34,27 +34,27 @@ pub(super) fn one_integer() -> Vec<u8> {
     bytes
 }
 
-/// Type information, indexed.
+/// Type information with an index of its types.
 #[derive(Debug)]
 pub struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     little: bool,
-    /// Where each type begins; type 1 is the first.
+    /// Offset of each type, starting with type 1.
     starts: Vec<usize>,
 }
 
-/// The place of a member in its structure.
+/// Position of a member in its structure.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Number of members before it.
+    /// Number of earlier members.
     pub index: u32,
-    /// Bytes before it.
+    /// Offset in bytes.
     pub offset_bytes: usize,
 }
 
 impl<'a> Btf<'a> {
-    /// `None` for bytes that are no BTF of a version that we know.
+    /// Parses BTF. `None` if the bytes are not BTF of a supported version.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let little = match bytes.first_chunk()? {
             [0x9f, 0xeb] => true,
@@ -83,21 +83,21 @@ impl<'a> Btf<'a> {
         Some(btf)
     }
 
-    /// The number of a function.
+    /// Number of a function.
     pub fn function(&self, name: &str) -> Option<u32> {
         self.find(KIND_FUNC, name)
     }
 
-    /// The number and the size of a structure.
+    /// Number and size of a structure.
     ///
-    /// Units: bytes.
+    /// Units: the size is in bytes.
     pub fn structure(&self, name: &str) -> Option<(u32, usize)> {
         let id = self.find(KIND_STRUCT, name)?;
         let (_, _, start) = self.header(id)?;
         Some((id, self.read(start + 8)? as usize))
     }
 
-    /// A member of a structure. Members of anonymous structures within it are not found.
+    /// Finds a member of a structure, except members of anonymous structures within it.
     pub fn member(&self, structure: u32, name: &str) -> Option<Member> {
         let (kind, count, start) = self.header(structure)?;
         if kind != KIND_STRUCT {
@@ -113,7 +113,7 @@ impl<'a> Btf<'a> {
 
     /// Offsets of fields in a structure, and in anonymous structures within it.
     ///
-    /// Units: bytes. `None` if one is missing.
+    /// Units: bytes. `None` if a field is missing.
     pub fn offsets<const N: usize>(&self, structure: &str, fields: [&str; N]) -> Option<[i16; N]> {
         let mut found = BTreeMap::new();
         self.members(self.find(KIND_STRUCT, structure)?, 0, DEPTH_MAX, &mut found);
@@ -134,7 +134,7 @@ impl<'a> Btf<'a> {
             else {
                 return;
             };
-            // The upper byte is a bit field's size where there are bit fields.
+            // If the structure has bit fields, the upper byte is a bit field's size.
             let offset = base.saturating_add((bits & 0xff_ffff) / 8);
             match self.name(name) {
                 Some([]) | None => self.members(inner, offset, depth - 1, found),
@@ -152,7 +152,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// Kind, number of members and beginning of a type.
+    /// Kind, number of members, and offset of a type's members.
     fn header(&self, id: u32) -> Option<(u32, usize, usize)> {
         let start = *self.starts.get(usize::try_from(id.checked_sub(1)?).ok()?)?;
         let info = self.read(start + 4)?;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_in_anonymous_members_functions_by_name() {
+    fn btf_finds_fields_in_anonymous_members_and_functions() {
         let bytes = example();
         let btf = Btf::parse(&bytes).expect("BTF");
         assert_eq!(btf.offsets("s", ["a", "b", "c"]), Some([0, 4, 4]));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn our_type_information_is_well_formed() {
+    fn generated_type_information_is_well_formed() {
         let bytes = one_integer();
         let btf = Btf::parse(&bytes).expect("BTF");
         assert!(btf.header(INTEGER).is_some() && btf.header(INTEGER + 1).is_none());
@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn broken_bytes_never_panic(at in 0usize..200, byte: u8, length in 0usize..200) {
+        fn damaged_type_information_never_panics(at in 0usize..200, byte: u8, length in 0usize..200) {
             let mut bytes = example();
             let n = bytes.len();
             bytes[at % n] = byte;

@@ -1,13 +1,15 @@
-//! Congestion controls for TCP made of BPF programs (`struct_ops`).
+//! TCP congestion controls made of BPF programs (`struct_ops`).
 //!
-//! A control is a structure of functions, `struct tcp_congestion_ops`, whose members are BPF programs. Programs choose a
-//! control by its name (tcp(7), `TCP_CONGESTION`). It is registered in every network namespace. A BPF link holds the registration:
-//! the kernel removes it with the link's descriptor, also when the process is killed, and connections that use the control
+//! A control is a structure of functions, `struct tcp_congestion_ops`, whose members are BPF
+//! programs. Programs choose a control by its name (tcp(7), `TCP_CONGESTION`). The control is
+//! registered in every network namespace. A BPF link holds the registration: the kernel removes it
+//! with the link's descriptor, also when the process is killed. Connections that use the control
 //! keep it until they close.
 //!
-//! Source: the kernel's include/net/tcp.h (`struct tcp_congestion_ops`), kernel/bpf/bpf_struct_ops.c, net/ipv4/bpf_tcp_ca.c.
-//! Needs Linux 6.4 with `CONFIG_DEBUG_INFO_BTF` and `CONFIG_BPF_JIT`, CAP_BPF and CAP_NET_ADMIN. Leaves out: structures of other kinds.
-//! Read [`CongestionControl`].
+//! Source: the kernel's include/net/tcp.h (`struct tcp_congestion_ops`),
+//! kernel/bpf/bpf_struct_ops.c, net/ipv4/bpf_tcp_ca.c. Needs Linux 6.4 with `CONFIG_DEBUG_INFO_BTF`
+//! and `CONFIG_BPF_JIT`, CAP_BPF and CAP_NET_ADMIN. Leaves out: structures of other kinds. Read
+//! [`CongestionControl`].
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,47 +17,49 @@ use std::os::fd::OwnedFd;
 use super::btf::{self, Btf};
 use super::sys;
 
-/// The structure of functions.
+/// Name of the structure of functions.
 const OPS: &str = "tcp_congestion_ops";
-/// The map's value: the kernel's own fields, then the structure as member `data`.
+/// Name of the map's value type: the kernel's own fields, then the structure as member `data`.
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
-/// Flag: programs without CAP_NET_ADMIN may choose the control, and a network namespace may have it as its default.
+/// Flag: programs without CAP_NET_ADMIN may choose the control, and it may be a network namespace's
+/// default.
 pub const UNRESTRICTED: u32 = 1;
-/// Flag: connections under the control negotiate ECN, whatever `net.ipv4.tcp_ecn` says.
+/// Flag: connections under the control negotiate ECN, regardless of `net.ipv4.tcp_ecn`.
 pub const NEEDS_ECN: u32 = 2;
-/// Longest name (`TCP_CA_NAME_MAX`, less the zero behind it).
+/// Maximum length of a name in bytes (`TCP_CA_NAME_MAX`, without the terminating zero).
 pub(super) const NAME_BYTES_MAX: usize = 15;
-/// Largest value. The kernel's is below 1 KiB; a larger size is damage.
+/// Maximum size of a map value in bytes. The kernel's value is below 1 KiB; a larger size means
+/// damaged type information.
 const VALUE_BYTES_MAX: usize = 64 << 10;
-/// Lines of the verifier's log kept in an error. The last lines hold the reason.
+/// Number of lines of the verifier's log that are kept in an error. The last lines hold the reason.
 const LOG_LINES: usize = 4;
-/// Advice beside the kernel's refusal.
+/// Advice that follows the kernel's refusal in a message.
 pub(super) const NEEDS: &str = "needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root";
 
-/// Why a control is not registered.
+/// Reason why a control is not registered.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// The kernel takes no such name.
+    /// The kernel does not accept this name.
     Name {
         /// The name.
         name: String,
     },
     /// The kernel's types lack a structure or a member.
     Missing {
-        /// Its name.
+        /// Name of the missing structure or member.
         name: String,
     },
     /// The kernel refuses a program.
     Program {
-        /// The member that it is for.
+        /// Member of the structure for which the program is.
         member: String,
         /// The error number.
         error: io::Error,
-        /// The verifier's last lines.
+        /// Last lines of the verifier's log.
         log: String,
     },
-    /// Another control has the name.
+    /// Another control already has this name.
     NameTaken {
         /// The name.
         name: String,
@@ -81,7 +85,7 @@ impl std::fmt::Display for RegisterError {
             Self::Missing { name } => {
                 write!(f, "this kernel's types lack `{name}`: Linux 6.4 with CONFIG_DEBUG_INFO_BTF is needed")
             }
-            // Without a log the kernel refused before it looked at the program.
+            // An empty log means that the kernel refused before it verified the program.
             Self::Program { member, error, log } if log.is_empty() => {
                 write!(f, "program for `{member}`: {error}: {NEEDS}")
             }
@@ -110,11 +114,12 @@ pub struct CongestionControl {
 }
 
 impl CongestionControl {
-    /// Registers a control. `programs` are members of `struct tcp_congestion_ops` and their instructions; the kernel demands `ssthresh`,
-    /// `undo_cwnd`, and one of `cong_avoid` and `cong_control`. `types` are the kernel's; `flags` is a sum of [`UNRESTRICTED`] and
-    /// [`NEEDS_ECN`].
+    /// Registers a control. `programs` are members of `struct tcp_congestion_ops` with their
+    /// instructions. The kernel requires `ssthresh`, `undo_cwnd`, and one of `cong_avoid` and
+    /// `cong_control`. `types` is the kernel's type information; `flags` is a sum of
+    /// [`UNRESTRICTED`] and [`NEEDS_ECN`].
     ///
-    /// Errors: see [`RegisterError`]; nothing stays then.
+    /// Errors: see [`RegisterError`]; no part of the control is then left.
     pub fn register(
         types: &Btf<'_>,
         name: &str,
@@ -148,7 +153,7 @@ impl CongestionControl {
                 error,
                 log: last_lines(&sys::struct_ops_log(code, ops, place.index)),
             })?;
-            // The kernel reads a pointer's worth of descriptor.
+            // The kernel reads a descriptor in the size of a pointer.
             let descriptor = std::os::fd::AsRawFd::as_raw_fd(&program) as u64;
             put(member, place.offset_bytes, &descriptor.to_ne_bytes())?;
             loaded.push(program);
@@ -165,28 +170,29 @@ impl CongestionControl {
     }
 }
 
-/// Names of all structures of functions made of BPF programs: controls, and other kinds such as schedulers. A removed control is
-/// listed until its last connection has closed and the kernel has freed it.
+/// Names of all registered structures of functions that are made of BPF programs: controls, and
+/// other kinds such as schedulers. A removed control is listed until its last connection has closed
+/// and the kernel has freed it.
 ///
 /// Errors: the system's; listing needs CAP_SYS_ADMIN.
 pub fn registered() -> io::Result<Vec<String>> {
     sys::struct_ops_maps()
 }
 
-/// Errors: the kernel takes no such name.
+/// Errors: the kernel does not accept this name.
 pub(super) fn check_name(name: &str) -> Result<(), RegisterError> {
     if is_good_name(name) { Ok(()) } else { Err(RegisterError::Name { name: name.to_owned() }) }
 }
 
-/// Whether the kernel takes the name, for its map as for the control.
+/// Returns true if the kernel accepts the name, both for the map and for the control.
 fn is_good_name(name: &str) -> bool {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_good)
 }
 
-/// The lines of a verifier's log that hold its reason.
+/// Last lines of a verifier's log, which hold its reason.
 pub(super) fn last_lines(log: &str) -> String {
-    // The very last line counts instructions.
+    // The final line only counts instructions.
     let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("processed ")).collect();
     lines[lines.len().saturating_sub(LOG_LINES)..].join("; ")
 }
@@ -196,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_accepted_at_both_bounds_only() {
+    fn control_names_are_accepted_up_to_their_limits() {
         for (name, expected) in [
             ("r", true),
             ("retcp_cubic.123", true),
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_structure_is_told_apart() {
+    fn kernel_without_the_structure_is_reported_as_missing() {
         let bytes = btf::one_integer();
         let types = Btf::parse(&bytes).expect("well formed");
         let error = CongestionControl::register(&types, "none", 0, &[]).expect_err("no such structure");

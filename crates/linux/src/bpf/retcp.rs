@@ -1,19 +1,21 @@
-//! reTCP and the congestion controls under it, registered as BPF programs: Reno, CUBIC and DCTCP.
+//! reTCP over one of three congestion controls, registered as BPF programs: Reno, CUBIC or DCTCP.
 //!
-//! reTCP is for networks of circuits and packets. The switch marks acknowledgements while a flow's circuit is up, or is about to be. The sender
-//! doubles its window when the mark appears, and halves it when the mark goes. Between marks its window is the base's:
+//! reTCP is for networks of circuits and packets. The switch marks acknowledgements while a flow's
+//! circuit is up, or will soon be. The sender doubles its window when the mark appears, and halves
+//! it when the mark disappears. Between these transitions, the base control sets the window:
 //!
-//! | base | from | clock |
+//! | base | implementation | clock |
 //! | --- | --- | --- |
 //! | [`Base::Reno`] | the kernel's Reno | none |
 //! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, stretched by `dilation` |
 //! | [`Base::Dctcp`] | programs of ours | none |
 //!
-//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018), §2.4.4: a factor of 2 on the 0 -> 1 transition of the
-//! mark, of 0.5 on the 1 -> 0 transition. Differs: the original needs a change of the kernel to see ECE without ECN; here a program of
-//! the cgroup sees it.
-//! Leaves out: IPv6 extension headers, connections that choose the control after they are established ([`Mark::Ece`]).
-//! Read [`attach`] and [`ControlSpec`].
+//! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
+//! §2.4.4: a factor of 2 on the 0 -> 1 transition of the mark, of 0.5 on the 1 -> 0 transition.
+//! Differs: the original changes the kernel to read ECE without ECN; here a program of the cgroup
+//! reads ECE.
+//! Leaves out: IPv6 extension headers; with [`Mark::Ece`], connections that choose the control
+//! after they are established. Read [`attach`] and [`ControlSpec`].
 
 mod cubic;
 mod dctcp;
@@ -36,26 +38,27 @@ use super::sys::{self, CgroupHook, Map, SocketStorage};
 use crate::cgroup;
 use fields::Fields;
 
-/// Largest code point of differentiated services (RFC 2474, section 3: six bits).
+/// Largest DSCP (RFC 2474, section 3: six bits).
 const DSCP_MAX: u8 = 63;
 
-/// The congestion control between marks.
+/// The congestion control between transitions of the mark.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Reno, by the kernel's own functions.
     Reno,
     /// CUBIC, by the kernel's own functions.
     Cubic,
-    /// DCTCP (RFC 8257), by programs of ours: kernels may lack it. Connections negotiate ECN.
+    /// DCTCP (RFC 8257), by programs of ours, because kernels may lack it. Connections negotiate
+    /// ECN.
     Dctcp,
 }
 
-/// The sign on an acknowledgement that the flow's circuit is up.
+/// The mark on an acknowledgement while the flow's circuit is up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// ECE in the TCP header. Only for connections without ECN, whose meaning of ECE is another.
+    /// ECE in the TCP header. Only for connections without ECN, which gives ECE another meaning.
     Ece,
-    /// This code point of differentiated services in the IP header. ECN may be on.
+    /// This DSCP in the IP header. ECN may be on.
     Dscp(u8),
 }
 
@@ -64,11 +67,11 @@ pub enum Mark {
 pub struct ControlSpec<'a> {
     /// Name by which programs choose the control: 1 to 15 letters, digits, `_` or `.`.
     pub name: &'a str,
-    /// Congestion control between marks.
+    /// Congestion control between transitions of the mark.
     pub base: Base,
-    /// Mark to which reTCP reacts. `None` for the base alone.
+    /// Mark to which reTCP reacts. `None` for the base control alone.
     pub mark: Option<Mark>,
-    /// Time dilation: CUBIC counts a second where the real clock counts as many as its factor.
+    /// Time dilation: CUBIC counts one second for as many real seconds as the factor.
     pub dilation: Dilation,
 }
 
@@ -81,7 +84,7 @@ pub struct RetcpCounts {
     pub marked_acks: u64,
     /// Windows doubled.
     pub jumps_up: u64,
-    /// Windows halved because the mark had gone.
+    /// Windows halved because the mark disappeared.
     pub jumps_down: u64,
 }
 
@@ -98,32 +101,32 @@ impl Counter {
     const COUNT: u32 = 4;
 }
 
-/// Why a control is not attached.
+/// Reason why a control is not attached.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// DCTCP turns ECN on, and ECE is ECN's then.
+    /// ECE is the mark, but DCTCP negotiates ECN, which uses ECE.
     EceWithEcn,
-    /// The code point does not exist, or is the one of unmarked packets.
+    /// The DSCP is out of range, or is 0, the DSCP of unmarked packets.
     Dscp {
-        /// The code point.
+        /// The requested DSCP.
         value: u8,
     },
     /// The kernel's types lack a structure, a field or a function.
     Missing {
-        /// Its name.
+        /// Name of the missing structure, field or function.
         name: String,
     },
-    /// The control is not registered.
+    /// The control could not be registered.
     Register(RegisterError),
     /// The kernel refuses a program that reads marks.
     Watcher {
         /// The error number.
         error: io::Error,
-        /// The verifier's last lines.
+        /// Last lines of the verifier's log.
         log: String,
     },
-    /// The system refuses a step.
+    /// The system refused a step.
     Refused {
         /// The step that failed.
         step: &'static str,
@@ -165,7 +168,8 @@ impl From<RegisterError> for AttachError {
     }
 }
 
-/// A registered control. Dropping it removes the registration; connections that use it keep it until they close.
+/// A registered control. Dropping it removes the registration; connections that use the control
+/// keep it until they close.
 #[derive(Debug)]
 pub struct Retcp {
     _control: CongestionControl,
@@ -174,7 +178,7 @@ pub struct Retcp {
 }
 
 impl Retcp {
-    /// The counters so far. They stay zero without a mark.
+    /// The counters so far. All are zero if the control has no mark.
     ///
     /// Errors: the system's.
     pub fn counts(&self) -> io::Result<RetcpCounts> {
@@ -191,15 +195,17 @@ impl Retcp {
     }
 }
 
-/// Whether programs or maps of a control with this name are left in the kernel: they stay while its guard or a connection does.
+/// Returns true if the kernel still has programs or maps of a control with this name. They exist
+/// while the control's guard or a connection exists.
 ///
 /// Errors: the system's; listing needs CAP_SYS_ADMIN.
 pub fn is_left(name: &str) -> io::Result<bool> {
     Ok(sys::count_named(name)? != (0, 0))
 }
 
-/// Registers a control in every network namespace, and has the marks of its connections read where their programs are in `cgroup` or
-/// below it; `None` is the root, so any program. No default congestion control changes: programs or sysctls choose this one by its name.
+/// Registers a control in every network namespace. Marks are read for connections of programs in
+/// `cgroup` or below it; `None` is the root cgroup, so marks are read for all programs. No default
+/// congestion control changes: programs or sysctls choose the control by its name.
 ///
 /// ```no_run
 /// # // no_run: it needs root and a kernel with BPF.
@@ -214,7 +220,8 @@ pub fn is_left(name: &str) -> io::Result<bool> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Errors: settings out of range, and what this kernel lacks or refuses; nothing stays then.
+/// Errors: settings out of range; a part that this kernel lacks or refuses. No part of the control
+/// is then left.
 pub fn attach(settings: &ControlSpec<'_>, cgroup: Option<&Path>) -> Result<Retcp, AttachError> {
     check(settings)?;
     let refused = |step| move |error| AttachError::Refused { step, error };
@@ -257,7 +264,7 @@ fn check(settings: &ControlSpec<'_>) -> Result<(), AttachError> {
     Ok(())
 }
 
-/// Has the kernel call the program that reads marks. The result is its link to the cgroup.
+/// Attaches the program that reads marks to the cgroup, and returns the link.
 fn watch(
     marks: marks::Marks,
     name: &str,

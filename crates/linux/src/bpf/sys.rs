@@ -1,6 +1,7 @@
 //! The system call bpf(2): maps, programs, links, iterators.
 //!
-//! Source: bpf(2) and the kernel's include/uapi/linux/bpf.h, `union bpf_attr`; each command reads a part of it.
+//! Source: bpf(2) and the kernel's include/uapi/linux/bpf.h, `union bpf_attr`; each command uses a
+//! part of the union.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -30,9 +31,9 @@ const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_SK_STORAGE: u32 = 24;
 const MAP_TYPE_STRUCT_OPS: u32 = 26;
-/// Maps take memory as they fill, not at once.
+/// Flag: maps allocate memory as they fill, not at creation.
 const NO_PREALLOC: u32 = 1;
-/// A map of this kind counts only while a link to it exists.
+/// Flag: a map of this kind takes effect only while a link to it exists.
 const WITH_LINK: u32 = 1 << 13;
 const PROG_TYPE_CGROUP_SKB: u32 = 8;
 const PROG_TYPE_SOCK_OPS: u32 = 13;
@@ -43,10 +44,11 @@ const CGROUP_SOCK_OPS: u32 = 3;
 const TRACE_ITER: u32 = 28;
 const STRUCT_OPS: u32 = 44;
 
-/// The kernel lets only such programs read its structures; ours may be had under both.
+/// The kernel lets only GPL-compatible programs read its structures; our programs have both
+/// licences.
 const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
 
-/// Room for the name of a program or a map, the zero behind it included.
+/// Size in bytes of the name of a program or a map, the terminating zero included.
 const NAME_BYTES: usize = 16;
 
 #[repr(C)]
@@ -173,9 +175,11 @@ struct IterCreate {
 
 /// # Safety
 ///
-/// `T` must be the part of `union bpf_attr` that `command` reads and writes, and the addresses in it must be good for what it does.
+/// `T` must be the part of `union bpf_attr` that `command` reads and writes, and the addresses in
+/// it must be valid for the command.
 unsafe fn bpf<T>(command: Command, attributes: &mut T) -> Result<libc::c_long> {
-    // SAFETY: the kernel reads and writes no more bytes than the structure has; the caller vouches for what it points to.
+    // SAFETY: the kernel reads and writes no more bytes than the structure has; the caller ensures
+    // that its addresses are valid.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -189,22 +193,23 @@ unsafe fn bpf<T>(command: Command, attributes: &mut T) -> Result<libc::c_long> {
 
 /// # Safety
 ///
-/// As [`bpf`]; the command must return a fresh descriptor.
+/// See [`bpf`]; the command must also return a new descriptor.
 unsafe fn bpf_fd<T>(command: Command, attributes: &mut T) -> Result<OwnedFd> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller upholds the same contract.
     let fd = unsafe { bpf(command, attributes)? };
-    // SAFETY: the descriptor is fresh and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A hash table or an array in the kernel, with keys and values of these sizes.
+/// A hash table or an array in the kernel, with fixed sizes of keys and values.
 #[derive(Debug)]
 pub struct Map<const KEY: usize, const VALUE: usize> {
     fd: OwnedFd,
 }
 
 impl<const VALUE: usize> Map<4, VALUE> {
-    /// Makes an array of zeros. Keys are indices, in the machine's byte order. Of the name the first 15 bytes count.
+    /// Creates an array of zeros. Keys are indices, in the machine's byte order. Only the first 15
+    /// bytes of the name are used.
     ///
     /// Errors: the system's.
     pub fn new_array(name: &str, entries: u32) -> Result<Self> {
@@ -222,7 +227,7 @@ impl<const VALUE: usize> Map<4, VALUE> {
 }
 
 impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
-    /// Makes an empty table.
+    /// Creates an empty hash table.
     ///
     /// Errors: the system's.
     pub fn new(entries_max: u32) -> Result<Self> {
@@ -248,13 +253,14 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         MapElement { map_fd, key: key.as_ptr() as u64, value, flags: 0 }
     }
 
-    /// The value of a key; `None` without an entry.
+    /// The value of a key; `None` if the table has no such key.
     ///
     /// Errors: the system's.
     pub fn find(&self, key: &[u8; KEY]) -> Result<Option<[u8; VALUE]>> {
         let mut value = [0; VALUE];
         let mut attributes = self.element(key, value.as_mut_ptr() as u64);
-        // SAFETY: the kernel reads KEY bytes and writes VALUE bytes, the sizes that the map was made with.
+        // SAFETY: the kernel reads KEY bytes and writes VALUE bytes, the sizes with which the map
+        // was created.
         match unsafe { bpf(Command::MapLookupElem, &mut attributes) } {
             Ok(_) => Ok(Some(value)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
@@ -264,19 +270,19 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
 
     /// Adds or replaces an entry.
     ///
-    /// Errors: the system's; a table that is full.
+    /// Errors: the system's; the table is full.
     pub fn insert(&self, key: &[u8; KEY], value: &[u8; VALUE]) -> Result<()> {
         let mut attributes = self.element(key, value.as_ptr() as u64);
-        // SAFETY: the kernel reads KEY and VALUE bytes, the sizes that the map was made with.
+        // SAFETY: the kernel reads KEY and VALUE bytes, the sizes with which the map was created.
         unsafe { bpf(Command::MapUpdateElem, &mut attributes).map(drop) }
     }
 
-    /// Removes an entry, if there is one.
+    /// Removes an entry if it exists.
     ///
     /// Errors: the system's.
     pub fn remove(&self, key: &[u8; KEY]) -> Result<()> {
         let mut attributes = self.element(key, 0);
-        // SAFETY: the kernel reads KEY bytes, the size that the map was made with.
+        // SAFETY: the kernel reads KEY bytes, the size with which the map was created.
         match unsafe { bpf(Command::MapDeleteElem, &mut attributes) } {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
             _ => Ok(()),
@@ -284,18 +290,19 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     }
 }
 
-/// Storage of one 32-bit number for each socket (`BPF_MAP_TYPE_SK_STORAGE`). A socket's number goes with the socket.
+/// Storage of one 32-bit number for each socket (`BPF_MAP_TYPE_SK_STORAGE`). The kernel frees a
+/// number with its socket.
 #[derive(Debug)]
 pub struct SocketStorage {
     fd: OwnedFd,
 }
 
 impl SocketStorage {
-    /// Makes storage that no socket has yet. Of the name the first 15 bytes count.
+    /// Creates storage, which no socket uses yet. Only the first 15 bytes of the name are used.
     ///
     /// Errors: the system's.
     pub fn new(name: &str) -> Result<Self> {
-        // The kernel demands types of key and value.
+        // The kernel requires type information for key and value.
         let types = load_btf(&btf::one_integer())?;
         let mut attributes = MapCreate {
             map_type: MAP_TYPE_SK_STORAGE,
@@ -318,7 +325,7 @@ impl SocketStorage {
     }
 }
 
-/// A place in a cgroup at which the kernel calls programs.
+/// A hook of a cgroup at which the kernel calls programs.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CgroupHook {
     /// Events of TCP connections (`BPF_PROG_TYPE_SOCK_OPS`).
@@ -328,7 +335,7 @@ pub enum CgroupHook {
 }
 
 impl CgroupHook {
-    /// Numbers of the program's type and of the attachment.
+    /// Numbers of the program type and of the attachment type.
     const fn types(self) -> (u32, u32) {
         match self {
             Self::SockOps => (PROG_TYPE_SOCK_OPS, CGROUP_SOCK_OPS),
@@ -337,14 +344,14 @@ impl CgroupHook {
     }
 }
 
-/// Loads a program for sockets of a cgroup. Of its name the first 15 bytes count.
+/// Loads a program for sockets of a cgroup. Only the first 15 bytes of its name are used.
 ///
 /// Errors: the system's; a program that the kernel's verifier refuses.
 pub fn load_for_cgroup(name: &str, code: &[u64], hook: CgroupHook) -> Result<OwnedFd> {
     load(name, code, for_cgroup(hook))
 }
 
-/// The verifier's log for a program that [`load_for_cgroup`] has refused.
+/// The verifier's log of a program that [`load_for_cgroup`] has refused.
 pub(super) fn cgroup_log(code: &[u64], hook: CgroupHook) -> String {
     verifier_log(code, for_cgroup(hook))
 }
@@ -354,9 +361,10 @@ fn for_cgroup(hook: CgroupHook) -> ProgLoad {
     ProgLoad { prog_type, expected_attach_type, ..ProgLoad::default() }
 }
 
-/// Loads a program for an iterator, by the number of its function in the kernel's types.
+/// Loads a program for an iterator. `function` is the number of the iterator's function in the
+/// kernel's types.
 ///
-/// Errors: as [`load_for_cgroup`].
+/// Errors: see [`load_for_cgroup`].
 pub fn load_iterator(name: &str, code: &[u64], function: u32) -> Result<OwnedFd> {
     let kind = ProgLoad {
         prog_type: PROG_TYPE_TRACING,
@@ -367,14 +375,15 @@ pub fn load_iterator(name: &str, code: &[u64], function: u32) -> Result<OwnedFd>
     load(name, code, kind)
 }
 
-/// Loads a program for a member of a structure of functions; both by their numbers in the kernel's types.
+/// Loads a program for a member of a structure of functions, both given by their numbers in the
+/// kernel's types.
 ///
-/// Errors: as [`load_for_cgroup`].
+/// Errors: see [`load_for_cgroup`].
 pub(super) fn load_struct_ops(name: &str, code: &[u64], structure: u32, member: u32) -> Result<OwnedFd> {
     load(name, code, struct_ops(structure, member))
 }
 
-/// The verifier's log for a program that [`load_struct_ops`] has refused.
+/// The verifier's log of a program that [`load_struct_ops`] has refused.
 pub(super) fn struct_ops_log(code: &[u64], structure: u32, member: u32) -> String {
     verifier_log(code, struct_ops(structure, member))
 }
@@ -388,7 +397,7 @@ fn verifier_log(code: &[u64], kind: ProgLoad) -> String {
     String::from_utf8_lossy(text).trim().to_owned()
 }
 
-/// Room for the verifier's words.
+/// Size in bytes of the buffer for the verifier's log.
 const LOG_BYTES: usize = 64 << 10;
 
 fn struct_ops(structure: u32, member: u32) -> ProgLoad {
@@ -400,7 +409,7 @@ fn struct_ops(structure: u32, member: u32) -> ProgLoad {
     }
 }
 
-/// The first 15 bytes of a name, and zeros.
+/// The first 15 bytes of a name, padded with zeros.
 fn fixed(name: &str) -> [u8; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     bytes[..NAME_BYTES - 1].iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
@@ -415,11 +424,13 @@ fn load(name: &str, code: &[u64], kind: ProgLoad) -> Result<OwnedFd> {
         license: LICENSE.as_ptr() as u64,
         ..kind
     };
-    // SAFETY: the kernel reads as many instructions as there are, and a C string; both outlive the call.
+    // SAFETY: the kernel reads the given number of instructions, and a C string; both outlive the
+    // call.
     unsafe { bpf_fd(Command::ProgLoad, &mut attributes) }
 }
 
-/// Attaches a program that was loaded for `hook` to a cgroup, until the descriptor returned is closed.
+/// Attaches a program that was loaded for `hook` to a cgroup. Closing the returned descriptor
+/// detaches it.
 ///
 /// Errors: the system's.
 pub fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd, hook: CgroupHook) -> Result<OwnedFd> {
@@ -430,7 +441,7 @@ pub fn attach_to_cgroup(program: &OwnedFd, cgroup: &OwnedFd, hook: CgroupHook) -
     unsafe { bpf_fd(Command::LinkCreate, &mut attributes) }
 }
 
-/// Makes an iterator of a program; see [`run_iterator`].
+/// Creates an iterator that runs a program; see [`run_iterator`].
 pub fn link_iterator(program: &OwnedFd) -> Result<OwnedFd> {
     let mut attributes =
         LinkCreate { prog_fd: program.as_raw_fd() as u32, attach_type: TRACE_ITER, ..LinkCreate::default() };
@@ -438,12 +449,12 @@ pub fn link_iterator(program: &OwnedFd) -> Result<OwnedFd> {
     unsafe { bpf_fd(Command::LinkCreate, &mut attributes) }
 }
 
-/// Has the iterator's program called for every socket of this thread's network namespace.
+/// Calls the iterator's program for every socket in this thread's network namespace.
 pub fn run_iterator(link: &OwnedFd) -> Result<()> {
     let mut attributes = IterCreate { link_fd: link.as_raw_fd() as u32, flags: 0 };
     // SAFETY: these are the attributes of ITER_CREATE, which returns a descriptor.
     let iterator = unsafe { bpf_fd(Command::IterCreate, &mut attributes)? };
-    // The program writes nothing; reading is what runs it.
+    // The program writes no output; the read only makes it run.
     let mut nothing = [0; 64];
     loop {
         match rustix::io::read(&iterator, &mut nothing) {
@@ -454,18 +465,18 @@ pub fn run_iterator(link: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Hands type information of our own to the kernel.
+/// Loads type information of our own into the kernel.
 ///
 /// Errors: the system's.
 pub(super) fn load_btf(bytes: &[u8]) -> Result<OwnedFd> {
     let mut attributes =
         BtfLoad { btf: bytes.as_ptr() as u64, btf_size: bytes.len() as u32, ..BtfLoad::default() };
-    // SAFETY: the kernel reads as many bytes as there are; BTF_LOAD returns a descriptor.
+    // SAFETY: the kernel reads the given number of bytes; BTF_LOAD returns a descriptor.
     unsafe { bpf_fd(Command::BtfLoad, &mut attributes) }
 }
 
-/// Makes a map that holds one structure of functions. `types` is any type information of our own, `value_type` the number of the
-/// map's value in the kernel's types.
+/// Creates a map that holds one structure of functions. `types` is any type information of our own,
+/// `value_type` the number of the map's value in the kernel's types.
 ///
 /// Errors: the system's.
 pub(super) fn make_struct_ops_map(
@@ -494,12 +505,13 @@ pub(super) fn make_struct_ops_map(
         value: value.as_ptr() as u64,
         flags: 0,
     };
-    // SAFETY: the kernel reads a key of 4 bytes and as many bytes of value as the map was made with.
+    // SAFETY: the kernel reads a key of 4 bytes, and as many bytes of value as the map was created
+    // with.
     unsafe { bpf(Command::MapUpdateElem, &mut attributes)? };
     Ok(map)
 }
 
-/// Has the structure of functions in a map used, until the descriptor returned is closed.
+/// Puts the structure of functions in a map into use. Closing the returned descriptor ends the use.
 ///
 /// Errors: the system's.
 pub(super) fn link_struct_ops(map: &OwnedFd) -> Result<OwnedFd> {
@@ -509,12 +521,12 @@ pub(super) fn link_struct_ops(map: &OwnedFd) -> Result<OwnedFd> {
     unsafe { bpf_fd(Command::LinkCreate, &mut attributes) }
 }
 
-/// A kind of object that the kernel numbers.
+/// A kind of object to which the kernel gives numbers.
 trait Object {
-    /// Commands: the next number, and a descriptor by number.
+    /// Two commands: the next number, and the descriptor of a number.
     const COMMANDS: (Command, Command);
 
-    /// The object's name, with zeros behind it.
+    /// The object's name, padded with zeros.
     fn name(&self) -> [u8; NAME_BYTES];
 }
 
@@ -534,12 +546,13 @@ impl Object for ProgInfo {
     }
 }
 
-/// All objects of a kind, whichever program made them.
+/// All objects of a kind, whichever programs created them.
 fn objects<T: Object + Default>() -> Result<Vec<T>> {
     let (next_id, fd_by_id) = T::COMMANDS;
     let (mut found, mut id) = (Vec::new(), GetId::default());
     loop {
-        // SAFETY: these are the attributes of the commands for the next number, which write `next_id`.
+        // SAFETY: these are the attributes of the commands for the next number, which write
+        // `next_id`.
         match unsafe { bpf(next_id, &mut id) } {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(found),
             next => drop(next?),
@@ -548,7 +561,7 @@ fn objects<T: Object + Default>() -> Result<Vec<T>> {
         let mut by_id = GetId { start_id: id.next_id, ..GetId::default() };
         // SAFETY: these are the attributes of the commands for a descriptor, which return one.
         let object = match unsafe { bpf_fd(fd_by_id, &mut by_id) } {
-            // The object has gone meanwhile.
+            // The object has been freed meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
             object => object?,
         };
@@ -558,14 +571,14 @@ fn objects<T: Object + Default>() -> Result<Vec<T>> {
             info_len: size_of::<T>() as u32,
             info: std::ptr::from_mut(&mut info) as u64,
         };
-        // SAFETY: the kernel writes at most `info_len` bytes of information, and their number to `info_len`. Zeros in it ask for no
-        // further buffers.
+        // SAFETY: the kernel writes at most `info_len` bytes of information, and their number to
+        // `info_len`. Zeros in the information request no further buffers.
         unsafe { bpf(Command::ObjGetInfoByFd, &mut attributes)? };
         found.push(info);
     }
 }
 
-/// Names of the maps that hold structures of functions, whichever program made them.
+/// Names of the maps that hold structures of functions, whichever programs created them.
 ///
 /// Errors: the system's.
 pub(super) fn struct_ops_maps() -> Result<Vec<String>> {
@@ -578,8 +591,8 @@ pub(super) fn struct_ops_maps() -> Result<Vec<String>> {
         .collect())
 }
 
-/// Number of the machine's programs and of its maps with this name. A link keeps its program or its map, so none is left where both
-/// are 0.
+/// Number of the machine's programs, and number of its maps, with this name. A link keeps its
+/// program or map alive, so two zeros mean that no link is left either.
 ///
 /// Errors: the system's; listing needs CAP_SYS_ADMIN.
 pub fn count_named(name: &str) -> Result<(usize, usize)> {

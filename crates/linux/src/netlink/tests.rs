@@ -1,10 +1,12 @@
-//! Tests of the socket's answers: refusals, cuts, random bytes. Leaves out: requests, which `tests/it` makes.
+//! Tests of the decoding of responses: refusals, truncation, random bytes. Leaves out: requests,
+//! which `tests/it` sends.
 
 use super::*;
 
 use proptest::prelude::*;
 
-/// An acknowledgement as the kernel sends it: header, error number, the request's header, and a reason.
+/// Builds an acknowledgement as the kernel sends it: header, error number, the request's header,
+/// and a reason.
 fn refusal(code: i32, request: &[u8], flags: u16, reason: &str) -> Vec<u8> {
     let text = [reason.as_bytes(), &[0]].concat();
     let mut attribute = [((text.len() + 4) as u16).to_ne_bytes(), REASON.to_ne_bytes()].concat();
@@ -36,7 +38,7 @@ fn verdict_of(bytes: &[u8]) -> Option<Result<()>> {
 }
 
 #[test]
-fn a_refusal_carries_the_kernels_reason() {
+fn refusal_carries_the_kernels_reason() {
     let capped = refusal(22, &request(16), NLM_F_CAPPED | NLM_F_ACK_TLVS, "no such table");
     let whole = refusal(22, &request(20), NLM_F_ACK_TLVS, "no such table");
     for bytes in [capped, whole] {
@@ -50,13 +52,13 @@ fn a_refusal_carries_the_kernels_reason() {
 }
 
 #[test]
-fn a_refusal_without_a_reason_keeps_its_number() {
+fn refusal_without_a_reason_keeps_its_error_number() {
     let bytes = refusal(19, &request(16), 0, "not announced by a flag");
     let error = io::Error::from(verdict_of(&bytes).expect("an acknowledgement").expect_err("refused"));
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
 }
 
-/// A link, an address, a route and a rule as this kernel lists them.
+/// A dump of a link, an address, a route and a rule in the kernel's format.
 fn listed() -> Vec<u8> {
     let mut netlink = Netlink::open(None).expect("every process may list");
     let mut all = Vec::new();
@@ -86,7 +88,7 @@ fn listed() -> Vec<u8> {
 }
 
 #[test]
-fn answers_cut_anywhere_never_panic() {
+fn truncated_responses_never_panic() {
     let refusal = refusal(22, &request(16), NLM_F_CAPPED | NLM_F_ACK_TLVS, "no such table");
     let listed = listed();
     assert!(decode::<netlink_packet_route::RouteNetlinkMessage>(&listed).expect("whole").len() >= 4);
@@ -94,7 +96,8 @@ fn answers_cut_anywhere_never_panic() {
         for length in 0..bytes.len().min(8_192) {
             let mut cut = bytes[..length].to_vec();
             crate::exercise_netlink(&cut);
-            // The last message ends where the datagram does, so that its own parsers meet the cut.
+            // The last message ends with the datagram, so that the parsers of its attributes see
+            // the truncation.
             let mut at = 0;
             while let Some(n) = cut.get(at..).and_then(|rest| rest.first_chunk()) {
                 let n = (u32::from_ne_bytes(*n) as usize).next_multiple_of(4).max(HEADER_BYTES);
@@ -110,13 +113,13 @@ fn answers_cut_anywhere_never_panic() {
 }
 
 #[test]
-fn the_corpus_is_read_as_its_names_say() {
+fn corpus_datagrams_decode_as_their_names_say() {
     anabranch_testing::replay("linux_netlink", crate::exercise_netlink);
 }
 
 proptest! {
     #[test]
-    fn random_answers_never_panic(
+    fn random_responses_never_panic(
         kind: u16, flags: u16, body in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         for kind in [kind, 2, 3, 16 + kind % 32] {

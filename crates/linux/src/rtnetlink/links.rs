@@ -16,9 +16,9 @@ pub const LOOPBACK: u32 = 1;
 pub struct Link {
     /// The device's number in its network namespace.
     pub index: u32,
-    /// Whether it is set up.
+    /// True if the device is up.
     pub is_up: bool,
-    /// A text that the kernel keeps for programs.
+    /// A text that the kernel stores for programs.
     pub alias: Option<String>,
 }
 
@@ -33,25 +33,25 @@ impl Link {
     }
 }
 
-/// Changes of a device. `None` and false leave a property as it is.
+/// Changes of a device. `None` and false leave a property unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct LinkChange<'a> {
     /// Sets the device up.
     pub set_up: bool,
-    /// Longest packet.
+    /// MTU of the device, in bytes.
     pub mtu_bytes: Option<u32>,
-    /// Length of the transmit queue.
+    /// Length of the transmit queue, in packets.
     pub queue_packets: Option<u32>,
     /// See [`Link::alias`].
     pub alias: Option<&'a str>,
 }
 
-/// An address of this host.
+/// An IP address of this host.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Index of its device.
     pub device: u32,
-    /// The address, and the range that the device reaches.
+    /// The address, and the length of the device's subnet.
     pub prefix: Prefix,
 }
 
@@ -65,7 +65,8 @@ impl Address {
                 _ => {}
             }
         }
-        // On a point-to-point link `Address` is the peer's. Elsewhere one of the two may be missing.
+        // On a point-to-point link, `Address` is the peer's address. On other links one of the two
+        // attributes may be missing.
         let prefix = Prefix { address: local.or(any)?, bits: message.header.prefix_len };
         Some(Self { device: message.header.index, prefix })
     }
@@ -144,7 +145,7 @@ impl Rtnetlink {
 
     /// Adds an address to a device.
     ///
-    /// Errors: the kernel's; `EEXIST` if the device has it.
+    /// Errors: the kernel's; `EEXIST` if the device already has the address.
     pub fn add_address(&mut self, address: Address) -> Result<()> {
         let Address { device, prefix: Prefix { address, bits } } = address;
         let mut request = AddressMessage::default();

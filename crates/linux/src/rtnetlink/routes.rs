@@ -14,25 +14,26 @@ use crate::netlink::{NetlinkError, Result};
 /// A route without a gateway.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Number of its table.
+    /// Number of the routing table.
     pub table: u32,
     /// Index of the device.
     pub device: u32,
-    /// Destinations.
+    /// Destination addresses.
     pub to: Prefix,
-    /// Source address of packets whose program chooses none; `None` for the kernel's choice.
+    /// Source address of packets whose program sets none; `None` for the kernel's choice.
     pub from: Option<IpAddr>,
-    /// Longest packet, IP header included; `None` for the device's limit.
+    /// MTU of the route in bytes, IP header included; `None` for the device's MTU.
     pub mtu_bytes: Option<u32>,
-    /// True if TCP acknowledges each segment at once on connections that answer by this route.
+    /// True if TCP acknowledges each segment immediately on connections whose responses take this
+    /// route.
     pub quick_ack: bool,
-    /// Number of the program that has set it (`RTPROT_*`).
+    /// Number of the program that set the route (`RTPROT_*`).
     pub protocol: u8,
 }
 
 impl Route {
-    /// `None` for a route that a [`Route`] cannot hold: with a gateway, of another kind than unicast, or without a
-    /// destination, a table or a device.
+    /// Reads a route from a message. `None` if a [`Route`] cannot represent it: a route with a
+    /// gateway, of a type other than unicast, or without a destination, a table or a device.
     pub(super) fn read(message: &RouteMessage) -> Option<Self> {
         if message.header.kind != RouteType::Unicast {
             return None;
@@ -68,7 +69,7 @@ impl Route {
         Some(Self { table: table?, device: device?, to, from, mtu_bytes, quick_ack, protocol })
     }
 
-    /// The parts that name the route.
+    /// The message fields that identify the route.
     fn key(&self) -> RouteMessage {
         let Prefix { address, bits } = self.to;
         let mut message = RouteMessage::default();
@@ -101,7 +102,8 @@ impl Route {
 }
 
 impl Rtnetlink {
-    /// Routes of a table, of one address family, that a [`Route`] can hold: no default route, and none with a gateway.
+    /// The routes of a table, of one address family, that a [`Route`] can represent: no default
+    /// route, and no route with a gateway.
     ///
     /// Errors: the system's.
     pub fn routes(&mut self, is_ipv6: bool, table: u32) -> Result<Vec<Route>> {
@@ -115,14 +117,14 @@ impl Rtnetlink {
             }
         });
         match listed {
-            // A table is made with its first route.
+            // A table exists only once it has a route.
             Err(error) if is(&error, libc::ENOENT) => Ok(Vec::new()),
             other => other.map(|()| routes),
         }
     }
 
-    /// Index of the device by which packets of this protocol leave to an address; `None` where the kernel refuses them or finds no
-    /// route.
+    /// Index of the device by which packets of this protocol to an address leave; `None` if the
+    /// kernel refuses them or finds no route.
     ///
     /// Errors: the system's.
     pub fn device_towards(&mut self, to: IpAddr, protocol: IpProtocol) -> Result<Option<u32>> {
@@ -143,14 +145,14 @@ impl Rtnetlink {
         }
     }
 
-    /// Sets a route, in place of an earlier one of its table to its destinations.
+    /// Sets a route, and replaces the table's existing route to the same destinations.
     ///
     /// Errors: the kernel's.
     pub fn set_route(&mut self, route: &Route) -> Result<()> {
         self.netlink.change(Message::NewRoute(route.write()), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Deletes the route of this table, device and destination, whatever its other parts.
+    /// Deletes the route with this table, device and destination, regardless of its other fields.
     ///
     /// Errors: the kernel's.
     pub fn delete_route(&mut self, route: &Route) -> Result<()> {

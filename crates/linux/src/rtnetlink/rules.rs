@@ -1,4 +1,4 @@
-//! Rules, by which the kernel chooses the table for a packet. Read [`Rule`].
+//! Policy rules, by which the kernel selects a packet's routing table. Read [`Rule`].
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::route::RouteProtocol;
@@ -13,43 +13,45 @@ use crate::netlink::Result;
 /// The action of a rule.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RuleAction {
-    /// Looks into a table.
+    /// Looks up a table.
     Lookup(u32),
-    /// Goes on at the rule of this priority.
+    /// Continues with the rule of this priority.
     Goto(u32),
-    /// Nothing: the target of jumps.
+    /// No action; the rule is only a target of jumps.
     Nop,
 }
 
-/// A rule. A selector that is `None` takes every packet.
+/// A policy rule. A selector that is `None` matches every packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Place among all rules, the least first.
+    /// Position among all rules; lower numbers are evaluated first.
     pub priority: u32,
     /// Address family.
     pub is_ipv6: bool,
-    /// The action for these packets.
+    /// Action for matching packets.
     pub action: RuleAction,
-    /// Number of the program that has set it (`RTPROT_*`); 0 for none.
+    /// Number of the program that set the rule (`RTPROT_*`); 0 if unspecified.
     pub protocol: u8,
     /// Source addresses.
     pub from: Option<Prefix>,
     /// Destination addresses.
     pub to: Option<Prefix>,
-    /// Name of the device that packets come by: `lo` for packets that begin on this host.
+    /// Name of the incoming device; `lo` matches packets that originate on this host.
     pub device_in: Option<String>,
-    /// Protocol above IP.
+    /// Transport protocol.
     pub ip_protocol: Option<IpProtocol>,
     /// Source port.
     pub source_port: Option<u16>,
     /// Destination port.
     pub destination_port: Option<u16>,
-    /// Whether the kernel lists attributes that the `netlink-packet-route` crate does not know. Newer kernels do so of every rule.
+    /// True if the kernel lists attributes that the `netlink-packet-route` crate does not know.
+    /// Newer kernels list such attributes for every rule.
     pub has_unknown: bool,
 }
 
 impl Rule {
-    /// `None` for a rule with selectors or an action that the type does not have.
+    /// Reads a rule from a message. `None` if it has a selector or an action that [`Rule`] cannot
+    /// represent.
     pub(super) fn read(message: &RuleMessage) -> Option<Self> {
         let header = &message.header;
         let (mut table, mut target) = (header.table.into(), None);
@@ -83,7 +85,7 @@ impl Rule {
                 RuleAttribute::IpProtocol(protocol) => rule.ip_protocol = Some(*protocol),
                 RuleAttribute::SourcePortRange(range) => rule.source_port = Some(one(range)?),
                 RuleAttribute::DestinationPortRange(range) => rule.destination_port = Some(one(range)?),
-                // All rules have it, with all ones for none.
+                // Every rule has this attribute; all ones mean no limit.
                 RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
                 RuleAttribute::Other(_) => rule.has_unknown = true,
                 _ => return None,
@@ -136,7 +138,7 @@ impl Rule {
 }
 
 impl Rtnetlink {
-    /// Rules of one address family that a [`Rule`] can describe.
+    /// The rules of one address family that a [`Rule`] can represent.
     ///
     /// Errors: the system's.
     pub fn rules(&mut self, is_ipv6: bool) -> Result<Vec<Rule>> {
@@ -153,7 +155,7 @@ impl Rtnetlink {
 
     /// Adds a rule.
     ///
-    /// Errors: the kernel's; `EEXIST` if it is there.
+    /// Errors: the kernel's; `EEXIST` if the rule exists.
     pub fn add_rule(&mut self, rule: &Rule) -> Result<()> {
         self.netlink.change(Message::NewRule(rule.write()), NLM_F_CREATE | NLM_F_EXCL)
     }
@@ -173,9 +175,9 @@ mod tests {
 
     const FRA_DPORT_MASK: u16 = 29;
 
-    /// #48: a rule is read as it was written.
+    /// #48: a rule that was read differed from the rule that was written.
     #[test]
-    fn rules_are_read_as_written() {
+    fn rules_decode_as_they_were_encoded() {
         let prefix = |text: &str, bits| Some(Prefix { address: text.parse().expect("good"), bits });
         for (from, to, is_ipv6) in [
             (prefix("10.0.0.1", 32), prefix("10.0.0.0", 8), false),
@@ -198,7 +200,7 @@ mod tests {
                 };
                 let mut message = rule.write();
                 assert_eq!(Rule::read(&message), Some(rule.clone()));
-                // As Linux 6.16 and later list it.
+                // The attribute that Linux 6.16 and later list.
                 let mask = DefaultNla::new(FRA_DPORT_MASK, vec![0xff; 2]);
                 message.attributes.push(RuleAttribute::Other(mask));
                 assert_eq!(Rule::read(&message), Some(Rule { has_unknown: true, ..rule }));

@@ -1,4 +1,4 @@
-//! A congestion control made of BPF programs carries a TCP flow.
+//! Tests that a congestion control made of BPF programs carries a TCP flow.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const STACK: u8 = 10;
 const BYTES: usize = 4 << 20;
 
-/// Calls a function of the kernel with the program's first argument, the socket, and returns its result.
+/// A program that calls a kernel function with its first argument, the socket, and returns the
+/// result.
 fn forward(types: &Btf<'_>, function: &str) -> Option<Vec<u64>> {
     let mut asm = Assembler::default();
     asm.load(Width::Double, 1, 1, 0);
@@ -31,7 +32,7 @@ fn forward(types: &Btf<'_>, function: &str) -> Option<Vec<u64>> {
     Some(asm.finish())
 }
 
-/// Counts its calls under key 0 of a map, and has Reno change the window.
+/// A program that counts its calls under key 0 of a map, and lets Reno change the window.
 fn counting_reno(types: &Btf<'_>, counts: &Map<4, 8>) -> Option<Vec<u64>> {
     let mut asm = Assembler::default();
     let uncounted = asm.label();
@@ -64,7 +65,7 @@ fn programs(types: &Btf<'_>, counts: &Map<4, 8>) -> Option<Vec<(&'static str, Ve
     ])
 }
 
-/// Why this machine has no control of ours; a panic where it is our mistake.
+/// Returns true if the error means that this machine does not support BPF congestion controls.
 fn lacks(error: &RegisterError) -> bool {
     match error {
         RegisterError::Missing { .. } => true,
@@ -73,7 +74,7 @@ fn lacks(error: &RegisterError) -> bool {
     }
 }
 
-/// A socket under the control, connected to `to`.
+/// Connects a socket under the control to `to`.
 fn connect_under(name: &str, to: SocketAddr) -> std::io::Result<TcpStream> {
     let near = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     set_tcp_congestion(&near, name)?;
@@ -81,7 +82,8 @@ fn connect_under(name: &str, to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(near.into())
 }
 
-/// Sends [`BYTES`] over loopback; the control that the kernel names for the flow.
+/// Sends [`BYTES`] over loopback. Returns the name of the control that the kernel reports for the
+/// flow.
 fn send_over(name: &str) -> String {
     let up = LinkChange { set_up: true, ..LinkChange::default() };
     Rtnetlink::open().expect("netlink").change_link(LOOPBACK, &up).expect("our own namespace");
@@ -101,7 +103,7 @@ fn send_over(name: &str) -> String {
     state.and_then(|state| state.congestion_control).expect("a flow has a control")
 }
 
-/// Registers the counting control; the reason where the machine has none.
+/// Registers the counting control. Fails with the reason if the machine does not support it.
 fn register(name: &str) -> Result<(CongestionControl, Map<4, 8>), String> {
     let bytes =
         std::fs::read(VMLINUX).map_err(|error| format!("no type information of the kernel: {error}"))?;
@@ -128,8 +130,8 @@ fn await_removal(name: &str) {
 }
 
 #[test]
-fn a_flow_runs_under_a_control_of_bpf_programs() {
-    // Controls are the machine's, so that two runs of this test need two names.
+fn tcp_flow_runs_under_a_bpf_congestion_control() {
+    // Controls are registered for the whole machine, so each run of this test needs its own name.
     let name = format!("ab_{:x}", std::process::id());
     let (control, counts) = match register(&name) {
         Ok(registered) => registered,
@@ -142,7 +144,7 @@ fn a_flow_runs_under_a_control_of_bpf_programs() {
     assert!(calls > 0, "the kernel calls the control's programs");
 
     drop(control);
-    // A process that another test forks has the link, too, until it runs its program.
+    // A process that another test forks also holds the link, until it executes its program.
     let is_refused = || {
         let near = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
         set_tcp_congestion(&near, &name) == Err(rustix::io::Errno::NOENT)
@@ -151,11 +153,11 @@ fn a_flow_runs_under_a_control_of_bpf_programs() {
     await_removal(&name);
 }
 
-/// Names the control that a child of the next test registers.
+/// Environment variable with the name of the control that the child of the next test registers.
 const HELD: &str = "ANABRANCH_TEST_CONTROL";
 const READY: &str = "the control is registered";
 
-/// Does nothing but in that child.
+/// Body of that child; without the variable, the test does nothing.
 #[test]
 fn the_holder_of_the_next_test() {
     let Ok(name) = std::env::var(HELD) else { return };
@@ -165,7 +167,7 @@ fn the_holder_of_the_next_test() {
 }
 
 #[test]
-fn a_killed_process_leaves_no_control() {
+fn killed_process_leaves_no_registered_control() {
     let name = format!("ab_{:x}_k", std::process::id());
     if let Err(why) = register(&name).map(drop) {
         return skip(&why);
@@ -183,11 +185,11 @@ fn a_killed_process_leaves_no_control() {
 }
 
 #[test]
-fn a_program_that_the_verifier_refuses_is_explained() {
+fn verifier_refusal_is_explained() {
     let Ok(bytes) = std::fs::read(VMLINUX) else { return skip("no type information of the kernel") };
     let types = Btf::parse(&bytes).expect("a kernel's own types");
     let mut asm = Assembler::default();
-    // The result was never set.
+    // The program exits without a result in `R0`.
     asm.exit();
     let name = format!("ab_{:x}_bad", std::process::id());
     match CongestionControl::register(&types, &name, 0, &[("ssthresh", asm.finish())]) {

@@ -1,4 +1,5 @@
-//! The kernel's interfaces as this machine has them. Tests that it cannot run print why and pass.
+//! Tests of the kernel's interfaces on this machine. Tests that the machine cannot run print the
+//! reason and pass.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 

@@ -1,4 +1,4 @@
-//! Namespaces, devices, routes and rules of a network namespace of the test's own.
+//! Tests of namespaces, devices, routes and rules, each in its own network namespace.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -13,9 +13,10 @@ use anabranch_testing::skip::{is_lacking, skip};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A network namespace; `None`, with the reason printed, where the machine allows none.
+/// Creates a network namespace. Returns `None`, with the reason printed, if the machine permits
+/// none.
 fn namespace() -> Option<Namespace> {
-    // As many as there may be.
+    // Error number for the maximum number of namespaces.
     const ENOSPC: i32 = 28;
     match Namespace::new_network() {
         Ok(namespace) => Some(namespace),
@@ -78,7 +79,8 @@ fn links_addresses_routes_and_rules_are_managed() {
                 protocol: 72,
             };
             assert_eq!(kernel.routes(is_ipv6, 7_300).map_err(text)?, []);
-            // A new IPv6 address is no source yet until the kernel has looked for duplicates.
+            // A new IPv6 address is not used as a source until the kernel has checked for
+            // duplicates.
             let began = Instant::now();
             while let Err(error) = kernel.set_route(&route) {
                 assert!(began.elapsed() < PATIENCE, "{error}");
@@ -119,7 +121,7 @@ fn links_addresses_routes_and_rules_are_managed() {
 }
 
 #[test]
-fn the_kernels_reason_for_a_refusal_is_told() {
+fn netlink_refusal_includes_the_kernels_reason() {
     let Some(namespace) = namespace() else { return };
     let refused = namespace.run(|| {
         let mut kernel = Rtnetlink::open().expect("netlink");
@@ -132,7 +134,7 @@ fn the_kernels_reason_for_a_refusal_is_told() {
 }
 
 #[test]
-fn a_plain_device_goes_with_its_descriptor() {
+fn plain_device_is_removed_with_its_descriptor() {
     let Some(namespace) = namespace() else { return };
     if let Err(error) = tun::check() {
         return skip(&format!("/dev/net/tun: {error}"));

@@ -20,12 +20,12 @@ use super::wire::{Marking, Wire, comes};
 
 const DSCP: u8 = 46;
 
-/// Controls are the machine's, so two runs of a test need two names.
+/// Controls are registered for the whole machine, so each run of a test needs its own name.
 fn name(suffix: &str) -> String {
     format!("ab{:x}{suffix}", std::process::id())
 }
 
-/// Why this machine has no control of ours; a panic where the mistake is ours.
+/// Returns true if the error means that this machine does not support reTCP.
 fn lacks(error: &AttachError) -> bool {
     match error {
         AttachError::Missing { .. } | AttachError::Register(RegisterError::Missing { .. }) => true,
@@ -42,7 +42,8 @@ fn dilation(factor: u32) -> Dilation {
     Dilation::try_from(factor).expect("in range")
 }
 
-/// A control and a wire that marks for it; `None`, with the reason printed, where the machine allows none.
+/// Starts a control and a wire that marks for it. Returns `None`, with the reason printed, if the
+/// machine does not support them.
 fn start(name: &str, base: Base, mark: Option<Mark>, factor: u32) -> Option<(Retcp, Wire)> {
     let retcp = match attach(&ControlSpec { name, base, mark, dilation: dilation(factor) }, None) {
         Err(error) if lacks(&error) => {
@@ -76,7 +77,7 @@ fn connect_under(name: &str, to: SocketAddr) -> TcpStream {
     near.into()
 }
 
-/// Sends one byte, and returns the window once its acknowledgement has come.
+/// Sends one byte, and returns the window after its acknowledgement.
 fn window_after_byte(retcp: &Retcp, near: &mut TcpStream) -> u32 {
     let acks = || retcp.counts().expect("ours").acks;
     let before = acks();
@@ -135,8 +136,9 @@ fn jumps_of_a_paced_flow_alternate_with_its_marks() {
         let state = &wire.state;
         assert!(comes(|| state.packets.load(Relaxed) > 4 * PHASE), "{state:?}");
         let counts = retcp.counts().expect("ours");
-        // The kernel joins equal acknowledgements that wait while the program writes
-        // (tcp_add_backlog). A jump is missed only where a whole phase is joined or in flight.
+        // The kernel merges equal acknowledgements that are queued while the program writes
+        // (tcp_add_backlog). A jump is missed only if all acknowledgements of a phase are merged or
+        // in flight.
         let joined = state.packets.load(Relaxed).saturating_sub(counts.acks);
         let missed = state.ups.load(Relaxed).saturating_sub(counts.jumps_up);
         assert!(missed * (PHASE - 1) <= joined + PHASE, "{counts:?} {state:?}");
@@ -152,9 +154,10 @@ fn jumps_of_a_paced_flow_alternate_with_its_marks() {
     }
 }
 
-/// #51: a control that programs without CAP_NET_ADMIN may not choose cannot be a namespace's default.
+/// #51: a control that programs without CAP_NET_ADMIN may not choose could not be a namespace's
+/// default.
 #[test]
-fn a_namespace_takes_the_control_as_its_default() {
+fn namespace_accepts_the_control_as_its_default() {
     let name = name("_d");
     let Some((retcp, wire)) = start(&name, Base::Cubic, None, 4) else { return };
     wire.set("ipv4/tcp_congestion_control", &name);
@@ -171,7 +174,8 @@ fn a_namespace_takes_the_control_as_its_default() {
     assert!(comes(|| !is_left(&name).expect("root may list")));
 }
 
-/// Window after a loss at about 120 packets, and 1.2 s of real time later, over a round trip of 120 ms.
+/// The window after a loss at about 120 packets, and the window 1.2 s of real time later, at a
+/// round-trip time of 120 ms.
 fn windows_after_loss(wire: &Wire, name: &str) -> [u32; 2] {
     let state = &wire.state;
     state.delay_ms.store(60, Relaxed);
@@ -190,7 +194,7 @@ fn windows_after_loss(wire: &Wire, name: &str) -> [u32; 2] {
         assert!(comes(|| window() >= 120), "the window stays at {}", window());
         state.loses_next.store(true, Relaxed);
         let mut most = 0;
-        // The window after recovery is 0.7 of the largest one.
+        // After recovery, the window is 0.7 of its maximum.
         let recovers = comes(|| {
             most = most.max(window());
             !state.loses_next.load(Relaxed) && window() <= most * 3 / 4
@@ -209,7 +213,8 @@ fn windows_after_loss(wire: &Wire, name: &str) -> [u32; 2] {
     windows
 }
 
-/// Between losses CUBIC's window grows with time: by more than Reno's on the real clock, by as much as Reno's on a slow one.
+/// Between losses CUBIC's window grows with time: on the real clock by more than Reno's window, on
+/// a slow clock by as much.
 #[test]
 fn cubic_grows_on_the_stretched_clock() {
     let growth = [1, 1_000].map(|factor| {
@@ -220,7 +225,8 @@ fn cubic_grows_on_the_stretched_clock() {
         Some(i64::from(last) - i64::from(first))
     });
     let [Some(real), Some(slow)] = growth else { return };
-    // Ten round trips let Reno's window grow by 5 packets (RFC 9438, section 4.3: 0.53 each).
+    // In ten round trips Reno's window grows by 5 packets (RFC 9438, section 4.3: 0.53 packets
+    // each).
     assert!(real >= 10 && (0..=8).contains(&slow), "{real} and {slow} packets");
 }
 
@@ -246,11 +252,11 @@ fn dctcp_shrinks_its_window_under_congestion_marks() {
     assert!(congested <= 4 && free >= 4 * congested, "{windows:?}");
 }
 
-/// Names the control that a child of the next test attaches.
+/// Environment variable with the name of the control that the child of the next test attaches.
 const HELD: &str = "ANABRANCH_TEST_RETCP";
 const READY: &str = "reTCP is attached";
 
-/// Does nothing but in that child.
+/// Body of that child; without the variable, the test does nothing.
 #[test]
 fn the_holder_of_the_next_test() {
     let Ok(held) = std::env::var(HELD) else { return };
@@ -261,7 +267,7 @@ fn the_holder_of_the_next_test() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// The machine's own settings, which no control may change.
+/// The machine's own settings, which a control must not change.
 fn machine() -> [String; 2] {
     ["tcp_congestion_control", "tcp_allowed_congestion_control"]
         .map(|name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).expect("Linux has it"))
@@ -297,7 +303,7 @@ fn kill_with_an_open_flow_leaves_no_retcp() {
         assert!(comes(|| !is_left(&name).expect("root may list")), "{name} is left");
         let [default_after, allowed_after] = machine();
         assert_eq!(default_after, default);
-        // Other tests' controls come and go.
+        // Controls of other tests may appear and disappear meanwhile.
         assert_eq!(others(allowed_after, &name), others(allowed, &name));
     }
 }

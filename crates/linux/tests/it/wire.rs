@@ -1,4 +1,5 @@
-//! Two hosts, each a network namespace, and a wire between their TUN devices that marks packets.
+//! Two hosts, each a network namespace, connected by a wire that marks packets between their TUN
+//! devices.
 //!
 //! Read [`Wire`] and [`Marking`].
 
@@ -18,48 +19,49 @@ use anabranch_testing::skip::is_lacking;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const DEVICE: &str = "ab0";
-/// Longest packet of the devices.
+/// MTU of the devices, in bytes.
 const PACKET_BYTES_MAX: usize = 1_500;
-/// How often the wire looks whether it is to end.
+/// Interval at which the wire checks whether to stop.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// The same while packets are delayed.
+/// The interval while packets are delayed.
 const SHORT_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const TCP: u8 = 6;
 
-/// The change that a marked packet gets.
+/// The change that marks a packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Marking {
     /// ECE in the TCP header.
     Ece,
-    /// A code point in the IP header.
+    /// A DSCP in the IP header.
     Dscp(u8),
 }
 
 /// Settings of the wire, and its counters.
 #[derive(Debug, Default)]
 pub struct State {
-    /// Whether packets from the receiver are marked. Phases override it.
+    /// True if packets from the receiver are marked. Phases override it.
     pub is_marking: AtomicBool,
-    /// Packets in each phase without marks, and in each phase with marks; 0 for no phases.
+    /// Number of packets in each phase without marks and in each phase with marks; 0 to disable
+    /// phases.
     pub phase_packets: AtomicU64,
-    /// Whether packets of data meet congestion (CE of RFC 3168).
+    /// True if packets with data get a congestion mark (CE of RFC 3168).
     pub is_congested: AtomicBool,
     /// Delay in each direction, in milliseconds.
     pub delay_ms: AtomicU64,
-    /// Whether the next packet of data is lost.
+    /// True if the next packet with data is lost.
     pub loses_next: AtomicBool,
-    /// Packets of TCP from the receiver, the first of the handshake not counted.
+    /// TCP packets from the receiver, except the first packet of the handshake.
     pub packets: AtomicU64,
     /// Packets that were marked.
     pub marked: AtomicU64,
-    /// Transitions to marked and to unmarked packets.
+    /// Transitions from unmarked to marked packets, then from marked to unmarked ones.
     pub ups: AtomicU64,
     pub downs: AtomicU64,
     is_over: AtomicBool,
     last: AtomicBool,
 }
 
-/// Two hosts and their wire.
+/// Two hosts and the wire between them.
 pub struct Wire {
     pub sender: Namespace,
     pub receiver: Namespace,
@@ -68,9 +70,9 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// The reason where the machine allows none.
+    /// Creates the hosts and the wire. Fails with the reason if the machine permits none.
     pub fn new(marking: Marking) -> Result<Self, String> {
-        // As many namespaces as there may be.
+        // Error number for the maximum number of namespaces.
         const ENOSPC: i32 = 28;
         let namespace = || match Namespace::new_network() {
             Err(error) if is_lacking(&error, &[ENOSPC]) => Err(format!("no network namespace: {error}")),
@@ -85,7 +87,7 @@ impl Wire {
         Ok(Self { sender, receiver, state, thread: Some(thread) })
     }
 
-    /// Sets a sysctl below `net` at both hosts.
+    /// Sets a sysctl below `net` on both hosts.
     pub fn set(&self, name: &str, value: &str) {
         for host in [&self.sender, &self.receiver] {
             let path = format!("/proc/sys/net/{name}");
@@ -95,8 +97,8 @@ impl Wire {
         }
     }
 
-    /// A connection from the sender, opened by `connect`, and a thread at the receiver that reads all of it. `prepare` is called with the
-    /// listening socket.
+    /// Opens a connection from the sender with `connect`, and starts a thread at the receiver that
+    /// reads all data. `prepare` is called with the listening socket.
     pub fn connect(
         &self,
         is_ipv6: bool,
@@ -138,12 +140,12 @@ pub fn address(host: u8, is_ipv6: bool) -> IpAddr {
     if is_ipv6 { [0xfd51, 0, 0, 0, 0, 0, 0, host.into()].into() } else { [10, 51, 0, host].into() }
 }
 
-/// Gives a host its device and its addresses.
+/// Creates a host's device and sets its addresses.
 fn set_up(namespace: &Namespace, host: u8) -> OwnedFd {
     let device = Mutex::new(None);
     namespace
         .run(|| {
-            // An address is good soon if the kernel looks for no duplicates.
+            // An address is usable immediately if the kernel does not check for duplicates.
             let path = "/proc/sys/net/ipv6/conf/default/accept_dad";
             std::fs::write(path, "0").expect("a namespace of our own");
             *device.lock().expect("no panic") = Some(tun::open(DEVICE).expect("a device"));
@@ -163,7 +165,7 @@ fn set_up(namespace: &Namespace, host: u8) -> OwnedFd {
     device.into_inner().expect("no panic").expect("it was made")
 }
 
-/// Carries packets both ways until the wire is over.
+/// Carries packets in both directions until the wire is dropped.
 fn carry(ends: &[OwnedFd; 2], marking: Marking, state: &State) {
     let mut packet = [0; PACKET_BYTES_MAX];
     let mut waiting: VecDeque<(Instant, usize, Vec<u8>)> = VecDeque::new();
@@ -190,14 +192,15 @@ fn carry(ends: &[OwnedFd; 2], marking: Marking, state: &State) {
                     waiting.push_back((Instant::now() + delay, to, bytes.to_vec()));
                     continue;
                 }
-                // A full device drops, as a wire's end does.
+                // A full device drops the packet, like a receiver at the end of a wire.
                 let _ = rustix::io::write(&ends[to], bytes);
             }
         }
     }
 }
 
-/// Begin of the TCP header in a packet; `None` for other protocols and for packets that open a connection.
+/// Offset of the TCP header in a packet; `None` for other protocols and for packets that open a
+/// connection.
 fn tcp(packet: &[u8]) -> Option<usize> {
     const SYN: u8 = 2;
     let (protocol, at) = match packet.first()? >> 4 {
@@ -229,15 +232,15 @@ fn mark(packet: &mut [u8], marking: Marking, state: &State) {
     }
 }
 
-/// Tells packets that can carry it of congestion.
+/// Sets the congestion mark in ECN-capable packets.
 fn congest(packet: &mut [u8], state: &State) {
     if state.is_congested.load(Relaxed) && tcp(packet).is_some() {
-        // 0 is a packet without ECN.
+        // A packet without ECN has the field 0.
         set_class(packet, |class| if class & 3 == 0 { class } else { class | 3 });
     }
 }
 
-/// Changes the byte of code point and ECN.
+/// Changes the byte of DSCP and ECN.
 fn set_class(packet: &mut [u8], class: impl FnOnce(u16) -> u16) {
     if packet[0] >> 4 == 4 {
         change(packet, 0, 10, |word| word & 0xff00 | class(word & 0xff));
@@ -260,7 +263,7 @@ fn change(packet: &mut [u8], at: usize, checksum: usize, by: impl FnOnce(u16) ->
     packet[checksum..checksum + 2].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Waits for a condition; whether it came.
+/// Waits for a condition. Returns false on timeout.
 pub fn comes(mut condition: impl FnMut() -> bool) -> bool {
     const PATIENCE: Duration = Duration::from_secs(20);
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! The choice of the half-open connection to drop when there are too many: arithmetic, no sockets.
+//! Choice of the half-open connection to drop when there are too many: a pure computation without
+//! sockets.
 //!
 //! Read [`HalfOpenTable`] first.
 
@@ -6,22 +7,22 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// A connection's number in a table: the order in which they came.
+/// A connection's number in a table; numbers grow in the order of arrival.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number(u64);
 
-/// Unit of accounting, within which one party may have many addresses: an IPv4 address, or an IPv6
-/// network of 64 bits.
+/// Unit for which connections are counted: an IPv4 address, or an IPv6 network of 64 bits, within
+/// which one party may have many addresses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Network {
-    /// An IPv4 address, also where it came over IPv6.
+    /// An IPv4 address, also if IPv4-mapped in IPv6.
     V4([u8; 4]),
     /// The first 64 bits of an IPv6 address.
     V6([u8; 8]),
 }
 
 impl Network {
-    /// The network of an address.
+    /// Returns the network of an address.
     pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.octets()),
@@ -35,28 +36,28 @@ impl Network {
 
 /// A bounded table of half-open connections, each with a `T`.
 ///
-/// At the limit, a new connection drops the oldest one of the network with the most connections;
-/// among equal networks, of the one with the oldest. So a party with `n` connections keeps them
-/// until every other network has at most `n`.
+/// At the limit, a new connection causes a drop: the network with the most connections loses its
+/// oldest one. Between networks with equally many, the network with the oldest connection loses it.
+/// So a party with `n` connections keeps them until every other network has at most `n`.
 #[derive(Debug)]
 pub struct HalfOpenTable<T> {
     limit: usize,
     next: u64,
     connections: BTreeMap<Number, (Network, T)>,
-    /// Connections of each network; no set is empty.
+    /// Connection numbers of each network; no set is empty.
     of_network: BTreeMap<Network, BTreeSet<Number>>,
-    /// One entry for each network of `of_network`: its number of connections, and its oldest. The
-    /// last entry is the next to lose one.
+    /// For each network of `of_network`, its number of connections and its oldest connection. The
+    /// network of the last entry loses the next connection.
     by_size: BTreeSet<(usize, Reverse<Number>, Network)>,
 }
 
-/// A network's entry among those by size.
+/// The entry of `network` in `by_size`.
 fn size(numbers: &BTreeSet<Number>, network: Network) -> Option<(usize, Reverse<Number>, Network)> {
     numbers.first().map(|oldest| (numbers.len(), Reverse(*oldest), network))
 }
 
 impl<T> HalfOpenTable<T> {
-    /// An empty one for `limit` connections, at least 1.
+    /// Creates an empty table for `limit` connections, at least 1.
     pub fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(1),
@@ -72,7 +73,7 @@ impl<T> HalfOpenTable<T> {
         self.connections.len()
     }
 
-    /// True if there are none.
+    /// Returns true if there are no connections.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }
@@ -85,8 +86,8 @@ impl<T> HalfOpenTable<T> {
         let network = Network::of(from);
         self.connections.insert(number, (network, value));
         self.change(network, |numbers| numbers.insert(number));
-        // Among two or more, the youngest is the oldest of its network only if it is alone there,
-        // and then other networks come first.
+        // The connection that just arrived is never the one dropped. It is its network's oldest
+        // only if it is alone there, and then another network comes first in the choice.
         let dropped = if self.len() > self.limit { self.drop_one() } else { None };
         (number, dropped)
     }
@@ -99,7 +100,7 @@ impl<T> HalfOpenTable<T> {
         Some(value)
     }
 
-    /// Changes the numbers of a network, and its entry by size with them.
+    /// Changes the numbers of a network, and updates its entry in `by_size`.
     fn change(&mut self, network: Network, change: impl FnOnce(&mut BTreeSet<Number>) -> bool) {
         let numbers = self.of_network.entry(network).or_default();
         if let Some(before) = size(numbers, network) {
@@ -112,7 +113,7 @@ impl<T> HalfOpenTable<T> {
         }
     }
 
-    /// Drops the oldest of the network that has most.
+    /// Drops the oldest connection of the network with the most connections, and returns its value.
     pub fn drop_one(&mut self) -> Option<T> {
         let (_, Reverse(oldest), _) = *self.by_size.last()?;
         self.leave(oldest)
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An address of one of a few networks, and the network by other means: its text.
+    /// An address in one of a few networks, and an independent text form of the network.
     fn address(kind: u8, network: u8, host: u8) -> (IpAddr, String) {
         match kind {
             0 => (IpAddr::from([10, 0, 0, network]), format!("v4 {network}")),
@@ -155,9 +156,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list that is searched in the words of the rule.
+        /// Compares the table with a plain list that is searched by the rule in its documentation.
         #[test]
-        fn the_oldest_of_the_network_with_most_is_dropped(
+        fn largest_network_loses_its_oldest_connection(
             limit in 1..8usize,
             steps in proptest::collection::vec(step(), 0..120),
         ) {
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_with_few_connections_keeps_them_during_floods() {
+    fn peer_with_few_connections_keeps_them_during_a_flood() {
         let mut table = HalfOpenTable::new(64);
         let (honest, _) = table.arrive([10, 0, 0, 1].into(), "honest");
         for _ in 0..10_000 {

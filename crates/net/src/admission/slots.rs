@@ -1,4 +1,4 @@
-//! Places of peers that have shown their identity.
+//! Connection slots of peers that have shown their identity.
 
 use crate::keys::Role;
 use crate::tls::PeerIdentity;
@@ -42,7 +42,7 @@ pub enum NoFreeSlot {
         /// The limit.
         limit: usize,
     },
-    /// The peer has all that one may have.
+    /// The peer holds as many slots as one identity may have.
     Peer {
         /// The identity.
         peer: PeerIdentity,
@@ -70,7 +70,7 @@ impl<T> ConnectionSlots<T> {
         Self { shared: Arc::new(Shared { max, peer_max, make: Box::new(make), taken: Mutex::default() }) }
     }
 
-    /// A place for a connection of `peer`, until it is dropped.
+    /// Takes a slot for a connection of `peer`. Dropping the returned value frees the slot.
     ///
     /// Errors: see [`NoFreeSlot`].
     pub fn take(&self, peer: &PeerIdentity) -> Result<ConnectionSlot<T>, NoFreeSlot> {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn each_identity_has_its_share_within_the_total() {
+    fn slots_are_limited_per_identity_and_in_total() {
         let places = ConnectionSlots::new(5, 2, || ());
         let mut held = vec![];
         for name in ["a", "b"] {

@@ -1,4 +1,4 @@
-//! Listeners on loopback, and callers from several of its addresses.
+//! Tests with listeners on loopback, and callers from several loopback addresses.
 
 use super::*;
 use crate::identity::Identity;
@@ -8,7 +8,7 @@ use crate::tls::{CredentialFiles, Credentials};
 use std::path::Path;
 use tokio::net::TcpSocket;
 
-/// Longer than any of this takes.
+/// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(30);
 
 fn identity() -> Identity {
@@ -33,12 +33,12 @@ struct TestListener {
     identity: Identity,
     admission: Admission,
     at: SocketAddr,
-    /// Reason for the end of each connection; "welcome" after a greeting.
+    /// Reason for the end of each connection; "welcome" after a successful greeting.
     ends: tokio::sync::mpsc::UnboundedReceiver<String>,
 }
 
 impl TestListener {
-    /// Accepts for ever; a greeting is one byte.
+    /// Accepts connections for ever; a greeting is one byte.
     fn open(limits: AdmissionLimits) -> Self {
         let listener = crate::socket::listen(([127, 0, 0, 1], 0).into()).expect("a free port");
         let at = listener.local_addr().expect("it is bound");
@@ -73,7 +73,7 @@ impl TestListener {
         socket.connect(self.at).await.expect("it listens")
     }
 
-    /// Shakes hands and greets by `tcp`.
+    /// Performs the TLS handshake over `tcp`, and reads the greeting.
     async fn greet(&self, tcp: TcpStream) -> io::Result<u8> {
         let mut stream = self.identity.connect(tcp, Role::Site, "a").await?;
         stream.write_u8(1).await?;
@@ -102,7 +102,7 @@ fn patient(silent_max: usize, speaking_max: usize) -> AdmissionLimits {
 /// A burst of connections took all descriptors while the dropped ones had not closed, and a file
 /// could not be opened.
 #[tokio::test]
-async fn what_was_dropped_is_gone_before_more_are_accepted() {
+async fn listener_waits_until_dropped_connections_have_closed() {
     let limits = patient(8, 8);
     let listener = crate::socket::listen(([127, 0, 0, 1], 0).into()).expect("a free port");
     let at = listener.local_addr().expect("it is bound");
@@ -127,7 +127,7 @@ async fn what_was_dropped_is_gone_before_more_are_accepted() {
 /// #17: a listener took a slot for each silent connection, and no other peer got in when all were
 /// taken.
 #[tokio::test]
-async fn silent_connections_of_one_address_keep_nobody_else_out() {
+async fn silent_connections_of_one_address_block_no_other_address() {
     let mut door = TestListener::open(patient(8, 8));
     let honest = door.connect(2).await;
     door.until_half_open(1).await;
@@ -135,7 +135,7 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
     for _ in 0..40 {
         held.push(door.connect(3).await);
     }
-    // 33 of the 40 were dropped, the oldest first; the connection that came before them was not.
+    // 33 of the 40 were dropped, the oldest first; the first connection of the test was kept.
     for _ in 0..33 {
         assert!(door.next_end().await.contains("dropped while half-open"));
     }
@@ -145,7 +145,7 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
     assert_eq!(door.greet(honest).await.expect("it is let in"), 1);
     assert_eq!(door.next_end().await, "welcome");
     door.until_half_open(7).await;
-    // A connection that arrives when all slots are taken gets in no more than the others.
+    // The silent address fills the table again, and a newcomer of another address still gets in.
     held.push(door.connect(3).await);
     let newcomer = door.connect(4).await;
     assert_eq!(door.greet(newcomer).await.expect("it is let in"), 1);
@@ -153,9 +153,9 @@ async fn silent_connections_of_one_address_keep_nobody_else_out() {
 
 /// #17: speaking connections are counted separately from silent ones.
 #[tokio::test]
-async fn who_has_spoken_is_not_dropped_for_silent_ones() {
+async fn speaking_connection_is_not_dropped_for_silent_ones() {
     let mut door = TestListener::open(patient(4, 4));
-    // All connections come from one address: a finished handshake without a greeting.
+    // All connections come from one address, and have a finished handshake without a greeting.
     let tcp = door.connect(2).await;
     let mut stream = door.identity.connect(tcp, Role::Site, "a").await.expect("it is let in");
     let mut held = Vec::new();
@@ -174,7 +174,7 @@ async fn who_has_spoken_is_not_dropped_for_silent_ones() {
 }
 
 #[tokio::test]
-async fn each_stage_has_its_time() {
+async fn each_half_open_stage_has_its_time_limit() {
     let short = Duration::from_millis(50);
     let mut door = TestListener::open(AdmissionLimits { silent_time: short, ..patient(8, 8) });
     let _silent = door.connect(2).await;
@@ -187,7 +187,7 @@ async fn each_stage_has_its_time() {
 }
 
 #[tokio::test]
-async fn a_first_message_without_end_is_refused() {
+async fn endless_first_message_is_refused() {
     let mut door = TestListener::open(patient(8, 8));
     let mut tcp = door.connect(2).await;
     // A message of 64 KiB in records of 4 KiB.
@@ -202,7 +202,7 @@ async fn a_first_message_without_end_is_refused() {
 }
 
 #[test]
-fn few_descriptors_leave_most_to_those_who_are_known() {
+fn half_open_connections_take_a_minority_of_descriptors() {
     assert_eq!(AdmissionLimits::for_descriptors(1 << 20), AdmissionLimits::default());
     let few = AdmissionLimits::for_descriptors(64);
     assert_eq!((few.silent_max, few.speaking_max, few.descriptors()), (16, 8, 24));

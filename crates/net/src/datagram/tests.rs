@@ -1,10 +1,11 @@
-//! Tests without a socket: when offload is given up, and the kernel's table.
+//! Tests without a socket: the fallback from offload, and the kernel's socket table.
 
 use super::*;
 
 const TO: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9);
 
-/// A kernel that takes segments up to `mtu` bytes, offloaded or not at all, and `room` calls.
+/// A kernel that accepts segments up to `mtu` bytes, with offload or without, in at most `room`
+/// calls.
 struct Kernel {
     mtu_bytes: usize,
     offload: bool,
@@ -101,7 +102,7 @@ fn full_buffer_reports_the_sent_count_and_resumes() {
 }
 
 #[test]
-fn an_error_behind_the_first_waits_for_its_turn() {
+fn error_behind_sent_datagrams_is_reported_by_next_send() {
     let bytes = bytes(3_000);
     let offload = Offload(AtomicBool::new(false));
     let mut left = 2;

@@ -1,4 +1,4 @@
-//! Identities that expire, are revoked and renewed while connections stand.
+//! Identities that expire, are revoked or renewed while connections are open.
 
 use super::*;
 use crate::cause::explain;
@@ -46,7 +46,7 @@ fn identity(folder: &Folder, role: Role, name: &str) -> Identity {
     Identity::load(&files).expect("a good set")
 }
 
-/// Both ends of a connection of site a to site b, or the reason why there is none.
+/// Both ends of a connection from site a to site b, or the reason for its failure.
 async fn connected(
     a: &Identity,
     b: &Identity,
@@ -78,7 +78,7 @@ async fn connected(
     }
 }
 
-/// #17: a connection continued indefinitely after its peer's certificate had ended.
+/// #17: a connection continued indefinitely after its peer's certificate had expired.
 #[tokio::test]
 async fn guard_reports_a_certificates_end_and_refuses_later_handshakes() {
     let folder = set("ends", time::Duration::seconds(2));
@@ -106,7 +106,8 @@ fn set_clock() -> SystemTime {
     now.into()
 }
 
-/// #48: a connection outlived its peer's certificate where the wall clock was set, as no timer runs by that clock.
+/// #48: a connection outlived its peer's certificate after the wall clock was set, because no timer
+/// follows that clock.
 #[tokio::test]
 async fn guards_follow_a_wall_clock_that_is_set() {
     const DAY_S: i64 = 24 * 3_600;
@@ -121,14 +122,14 @@ async fn guards_follow_a_wall_clock_that_is_set() {
         let mut withdrawn = std::pin::pin!(guard.withdrawn());
         let stays = tokio::time::timeout(Duration::from_millis(50), &mut withdrawn).await;
         assert!(stays.is_err(), "{stays:?}");
-        // The identity sleeps now, until long before the certificate expires.
+        // The guard now sleeps until a time long before the certificate expires.
         AHEAD_S.set(ahead_s);
         let over = tokio::time::timeout(Duration::from_secs(60), withdrawn).await;
         assert!(over.as_ref().is_ok_and(|over| over.contains(reason)), "{ahead_s}: {over:?}");
     }
 }
 
-/// #17: the only way to lock out the holder of a stolen key was a new set of keys.
+/// #17: only a new set of keys could lock out the holder of a stolen key.
 #[tokio::test]
 async fn revoked_peer_is_dropped_until_its_new_certificate() {
     let folder = set("revoked", LONG);
@@ -147,11 +148,11 @@ async fn revoked_peer_is_dropped_until_its_new_certificate() {
     let (said, heard) = connected(&a, &b).await.expect_err("revoked");
     assert!(said.contains("refused our certificate: it was revoked"), "{said}");
     assert!(heard.contains("its certificate was revoked"), "{heard}");
-    // As a client, b refuses a, too; a notices when it reads the list.
+    // As a client, b also refuses a; a notices the revocation when it reads the list.
     let error = a.reload().expect_err("its own").to_string();
     assert!(error.contains("a.pem: the certificate was revoked") && error.contains("keys renew"), "{error}");
 
-    // Made in the same second, and still later than the revoked certificate.
+    // The new certificate is made in the same second, but is dated later than the revoked one.
     let new = renew(&folder.0, HAUL, std::slice::from_ref(a.own()), DAYS).expect("the set is there");
     replace_in_set(&folder.0, &new).expect("ours");
     a.reload().expect("a new certificate");
@@ -180,7 +181,7 @@ async fn new_certificate_replaces_the_old_during_connections() {
     let mut guard = b.guard(server.get_ref().1);
     assert!(tokio::time::timeout(Duration::from_millis(50), guard.withdrawn()).await.is_err());
     connected(&a, &b).await.expect("new ones");
-    // The controller's hosts are those it had.
+    // The controller's certificate keeps its host names.
     let controller = std::fs::read(folder.0.join("controller.pem")).expect("renewed");
     let der =
         <CertificateDer<'_> as rustls::pki_types::pem::PemObject>::from_pem_slice(&controller).expect("PEM");
@@ -189,7 +190,7 @@ async fn new_certificate_replaces_the_old_during_connections() {
     let leaf = webpki::EndEntityCert::try_from(&der).expect("a certificate");
     assert!(leaf.valid_dns_names().any(|name| name == "control.example"));
 
-    // Half of a change, and keys of another party: the credentials read before stay in use.
+    // With half of a change, or keys of another party, the earlier credentials stay in use.
     let path = |end: &str| folder.0.join(format!("sites/a.{end}"));
     let good = std::fs::read(path("key")).expect("renewed");
     std::fs::copy(folder.0.join("sites/b.key"), path("key")).expect("ours");
@@ -217,7 +218,7 @@ async fn peers_of_a_removed_authority_are_dropped() {
     assert_eq!(guard.withdrawn().await, "its authority is trusted no more");
 }
 
-/// #17: keys that everybody could read or replace were used without a word.
+/// #17: keys that every user could read or replace were used without a warning.
 #[cfg(unix)]
 #[test]
 fn keys_exposed_to_other_users_are_refused_with_remedy() {

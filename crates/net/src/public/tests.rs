@@ -1,4 +1,4 @@
-//! Files of certificates, good and bad, and a handshake over loopback.
+//! Valid and invalid certificate files, and a handshake over loopback.
 
 use super::*;
 use std::fs::Permissions;
@@ -20,7 +20,7 @@ fn refused(files: &CertificateFiles) -> String {
 }
 
 #[test]
-fn bad_files_are_refused_in_one_line() {
+fn bad_certificate_files_are_refused_in_one_line() {
     let folder = folder();
     let mut files = write(folder.path(), 2100);
     files.chain = folder.path().join("none");
@@ -41,7 +41,7 @@ fn bad_files_are_refused_in_one_line() {
     assert!(refused(&files).contains("more than"));
 }
 
-/// Shakes hands once, and returns the protocol and the certificate that the client sees.
+/// Performs one handshake, and returns the protocol and the certificate that the client sees.
 async fn shake(
     server: &ServerCertificate,
     trust: &ServerTrust,

@@ -1,17 +1,19 @@
-//! Replay window: a bitmap of the newest received packet numbers, which moves with the highest one.
+//! Replay window: a bitmap of the newest received packet numbers, which advances with the highest
+//! number.
 //!
-//! Source: RFC 4303, section 3.4.3 (its decisions); RFC 6479 (words in a ring, so that moving it
-//! clears words instead of shifting them all). Read [`Window`] first.
+//! Source: RFC 4303, section 3.4.3 (which packets to accept); RFC 6479 (a ring of words, so that an
+//! advance clears words instead of shifting all). Read [`Window`] first.
 
 use super::OpenError;
 
-/// Size of the window in numbers: 16 ms of datagrams of 1,200 bytes at 10 Gbit/s.
+/// Size of the window in packet numbers: 16 ms of datagrams of 1,200 bytes at 10 Gbit/s.
 pub const WINDOW: u64 = 16_384;
 const WORD_BITS: u64 = 64;
-/// One more than the window fills, because it rarely starts at a word boundary.
+/// Words in the ring: one more than the window needs, because the window rarely starts at a word
+/// boundary.
 const WORDS: u64 = WINDOW / WORD_BITS + 1;
 
-/// Marks of the last [`WINDOW`] numbers.
+/// Bitmap of the last [`WINDOW`] numbers.
 pub(super) struct Window {
     words: [u64; WORDS as usize],
     /// One more than the highest marked number.
@@ -44,10 +46,10 @@ impl Window {
         if self.words[word] & bit != 0 { Err(OpenError::Replayed { number }) } else { Ok(()) }
     }
 
-    /// Marks a number that passed [`Window::check`], below `u64::MAX`.
+    /// Marks a number that passed [`Window::check`]. The number must be below `u64::MAX`.
     pub(super) fn mark(&mut self, number: u64) {
         if number >= self.next {
-            // The words from the highest one's on are of numbers that have left the window.
+            // The words above the highest number's word hold numbers that have left the window.
             let (newest, to) = (self.next.saturating_sub(1) / WORD_BITS, number / WORD_BITS);
             for word in newest + 1..=to.min(newest + WORDS) {
                 self.words[(word % WORDS) as usize] = 0;

@@ -1,4 +1,4 @@
-//! Laws of sealing, over random datagrams, orders and damage.
+//! Properties of sealing over random datagrams, orders and damage.
 
 use super::*;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ proptest! {
             let mut datagram = sealed(&mut sealer, payload);
             prop_assert_eq!(datagram.len(), payload.len() + OVERHEAD_BYTES);
             prop_assert_eq!(ChannelId::of(&datagram), Some(ID));
-            // Four bytes and fewer may be equal by chance.
+            // Up to four bytes may be equal by chance.
             prop_assert!(payload.len() < 8 || datagram[HEADER_BYTES..][..payload.len()] != payload[..]);
             let opened = opener.open(&mut datagram).expect("it is authentic");
             prop_assert_eq!((opened.number, &*opened.payload), (number as u64, payload.as_slice()));
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn any_flipped_bit_and_any_cut_is_refused(aead in any_aead(), payload in prop::collection::vec(any::<u8>(), 0..64), at: prop::sample::Index, bit in 0..8u8) {
+    fn flipped_bits_and_cut_datagrams_are_refused(aead in any_aead(), payload in prop::collection::vec(any::<u8>(), 0..64), at: prop::sample::Index, bit in 0..8u8) {
         let (mut sealer, mut opener) = pair_for_measurement(aead, ID);
         let good = sealed(&mut sealer, &payload);
         let at = at.index(good.len());
@@ -49,21 +49,21 @@ proptest! {
         }
         let error = opener.open(&mut good[..at].to_vec()).expect_err("cut short");
         prop_assert_eq!(error, if at < OVERHEAD_BYTES { OpenError::Malformed } else { OpenError::Forged });
-        // Neither did harm to the real one.
+        // The two forgeries do not affect the authentic datagram.
         prop_assert!(opener.open(&mut good.clone()).is_ok());
     }
 
     #[test]
-    fn any_bytes_are_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..128)) {
+    fn random_bytes_are_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..128)) {
         prop_assert!(!exercise(&bytes));
         let mut ours = 7u64.to_be_bytes().to_vec();
         ours.extend(bytes);
         prop_assert!(!exercise(&ours));
     }
 
-    /// The plain twin: the set of all numbers seen, and the highest.
+    /// The window against its plain twin: the set of all seen numbers, and the highest.
     #[test]
-    fn window_decides_as_the_set_of_all_numbers_does(steps in prop::collection::vec((0..3u8, 0..3 * REPLAY_WINDOW), 1..400)) {
+    fn window_decides_like_a_set_of_all_numbers(steps in prop::collection::vec((0..3u8, 0..3 * REPLAY_WINDOW), 1..400)) {
         let (mut window, mut seen, mut highest) = (Window::new(), BTreeSet::new(), 0u64);
         for (kind, by) in steps {
             let number = match kind {
@@ -108,7 +108,7 @@ proptest! {
 }
 
 #[test]
-fn opens_at_the_windows_edge_and_not_past_it() {
+fn datagram_opens_at_the_window_edge_not_past_it() {
     for late in [REPLAY_WINDOW - 1, REPLAY_WINDOW] {
         let (mut sealer, mut opener) = pair_for_measurement(Aead::Aes128Gcm, ID);
         let mut first = sealed(&mut sealer, b"first");
@@ -127,7 +127,7 @@ fn opens_at_the_windows_edge_and_not_past_it() {
 }
 
 #[test]
-fn last_bytes_give_the_number_nearest_to_received_ones() {
+fn last_bytes_give_the_number_nearest_to_the_expected() {
     let half = 1u64 << 31;
     for expected in
         [0, 1, half - 1, half, half + 1, 1 << 32, (1 << 32) + 1, 3 * half, (1 << 40) + 12_345, 1 << 61]
@@ -137,17 +137,17 @@ fn last_bytes_give_the_number_nearest_to_received_ones() {
         {
             assert_eq!(whole(number as u32, expected), number, "{number} where {expected} is next");
         }
-        // A number one further on can be reconstructed only if no nearer number exists.
+        // A number one further on is reconstructed only if no nearer number exists.
         let is_told = whole((expected + half + 1) as u32, expected) == expected + half + 1;
         assert_eq!(is_told, expected + half + 1 < 1 << 32, "{expected}");
     }
 }
 
 #[test]
-fn numbers_beyond_four_bytes_open_in_order_and_late() {
+fn packet_numbers_above_32_bits_open_in_any_order() {
     let (mut sealer, mut opener) = pair_for_measurement(Aead::ChaCha20Poly1305, ID);
     sealer.next = (1 << 32) - 2;
-    // Half of all numbers at once are as far as the first one may be.
+    // The first number may be at most half of the 2^32 values ahead.
     opener.window.mark((1 << 32) - 3);
     let mut all: Vec<Vec<u8>> = (0..4).map(|_| sealed(&mut sealer, b"across")).collect();
     let late = all.remove(1);
@@ -159,7 +159,7 @@ fn numbers_beyond_four_bytes_open_in_order_and_late() {
 }
 
 #[test]
-fn a_forged_number_does_not_move_the_window() {
+fn forged_number_does_not_move_the_window() {
     let (mut sealer, mut opener) = pair_for_measurement(Aead::Aes128Gcm, ID);
     let good = sealed(&mut sealer, b"good");
     let mut far = good.clone();
@@ -169,9 +169,9 @@ fn a_forged_number_does_not_move_the_window() {
 }
 
 #[test]
-fn seals_up_to_the_key_limit_only() {
+fn sealer_stops_at_the_key_limit() {
     let (mut sealer, _) = pair_for_measurement(Aead::Aes256Gcm, ID);
-    // 91 blocks of payload and one of header.
+    // 91 blocks of payload and one block of header.
     let payload = 1_452;
     let max = AES_BLOCKS_MAX / 92;
     assert_eq!(sealer.packets_left(payload), max);
@@ -182,9 +182,9 @@ fn seals_up_to_the_key_limit_only() {
     let mut datagram = vec![7; payload + OVERHEAD_BYTES];
     assert_eq!(sealer.seal(&mut datagram), Err(SealError::WornOut { channel: ID, packets: max }));
     assert!(datagram.iter().all(|&b| b == 7), "what is refused goes nowhere");
-    // A shorter one does not make the earlier, longer ones shorter.
+    // A shorter datagram does not lower the longest length so far.
     assert!(sealer.seal(&mut [0; OVERHEAD_BYTES]).is_err());
-    // A longer datagram that is refused does not count either.
+    // A longer datagram that is refused does not count towards the longest length.
     let (mut sealer, _) = pair_for_measurement(Aead::Aes128Gcm, ID);
     sealer.next = max;
     assert!(sealer.seal(&mut vec![0; payload + OVERHEAD_BYTES]).is_err());
@@ -192,8 +192,9 @@ fn seals_up_to_the_key_limit_only() {
 }
 
 #[test]
-fn the_limits_are_those_of_rfc_9001() {
-    // The RFC's two examples, plus the header's block: at most one percent lower.
+fn key_limits_match_rfc_9001() {
+    // The RFC's two examples, plus the header's block, which lowers the limit by at most one
+    // percent.
     for aead in [Aead::Aes128Gcm, Aead::Aes256Gcm] {
         for (payload, packets) in [(1 << 11, 1u64 << 28), (1 << 16, 1 << 23)] {
             let ours = pair_for_measurement(aead, ID).0.packets_left(payload);
@@ -204,7 +205,7 @@ fn the_limits_are_those_of_rfc_9001() {
 }
 
 #[test]
-fn a_key_that_was_forged_too_often_opens_nothing() {
+fn key_opens_no_datagram_after_too_many_forgeries() {
     let (mut sealer, mut opener) = pair_for_measurement(Aead::ChaCha20Poly1305, ID);
     let good = sealed(&mut sealer, b"good");
     opener.counters.forged = (1 << 36) - 1;

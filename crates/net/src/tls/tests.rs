@@ -1,4 +1,4 @@
-//! Handshakes between right and wrong parties, in memory.
+//! Handshakes in memory between expected and unexpected parties.
 
 use super::*;
 use crate::cause::explain;
@@ -39,7 +39,7 @@ fn party(set: &KeySet, stem: &str) -> Credentials {
     load(set, set, stem).expect("a good set")
 }
 
-/// Identity that the server saw, or the first end's error.
+/// The identity that the server sees, or the error of the end that fails first.
 fn shake(client: &Credentials, server: &Credentials, expected: (Role, &str)) -> Result<PeerIdentity, String> {
     let name = server_name(HAUL, expected.0, expected.1).expect("a good name");
     shake_named(client, server, name)
@@ -86,7 +86,7 @@ fn shake_with(
 }
 
 #[test]
-fn both_ends_know_each_other() {
+fn both_ends_learn_the_identity_of_the_peer() {
     let set = set(0);
     let (site, controller) = (party(&set, "sites/New%20York"), party(&set, "controller"));
     let seen = shake(&site, &controller, (Role::Controller, "controller")).expect("one set");
@@ -116,13 +116,14 @@ fn site_cannot_act_as_another_or_as_controller() {
     assert!(error.is_err(), "an operator's certificate is no server's: {error:?}");
 }
 
-/// #17: a client of one system was an operator of another where one authority had made the keys of both.
+/// #17: a client of one system was an operator of another if one authority had signed both systems'
+/// keys.
 #[test]
 fn party_of_another_system_is_refused_from_both_ends() {
     let ours = set(0);
     let authority = ours.files[0].clone();
     for system in System::all().filter(|s| *s != HAUL) {
-        // Keys of the same authority with the other system's names; no tool makes these.
+        // Keys of the same authority with the other system's names; no tool makes such keys.
         let request = SetRequest {
             system,
             sites: vec!["seattle".into()],
@@ -141,7 +142,8 @@ fn party_of_another_system_is_refused_from_both_ends() {
         for (stem, who) in [
             (
                 "operators/operator",
-                // Also for a system without operators; operators' keys cannot be made there.
+                // This also applies to a system without operators, for which no operator's key can
+                // be made.
                 format!("{} `operator`", system.role_name(Role::Operator).unwrap_or("operator")),
             ),
             ("sites/seattle", format!("{} `seattle`", system.role_name(Role::Site).expect("all have"))),
@@ -187,7 +189,7 @@ fn certificate_of_an_unexpected_holder_is_named() {
 }
 
 #[test]
-fn another_authority_is_refused_from_both_ends() {
+fn peer_of_another_authority_is_refused_from_both_ends() {
     let (ours, theirs) = (set(0), set(0));
     let error = shake(
         &party(&theirs, "sites/seattle"),
@@ -195,8 +197,8 @@ fn another_authority_is_refused_from_both_ends() {
         (Role::Controller, "controller"),
     );
     assert!(error.as_ref().is_err_and(|e| e.contains("another authority")), "{error:?}");
-    // A client that trusts us but belongs to another authority passes its own check, and fails the
-    // server's.
+    // A client that trusts our authority but has a certificate of another passes its own check, and
+    // fails the server's.
     let mut stranger = party(&theirs, "sites/seattle");
     stranger.trust = party(&ours, "controller").trust;
     let error = shake(&stranger, &party(&ours, "controller"), (Role::Controller, "controller"));
@@ -204,7 +206,7 @@ fn another_authority_is_refused_from_both_ends() {
 }
 
 #[test]
-fn bad_files_are_named_with_what_is_wrong() {
+fn bad_credential_files_are_named_with_the_fault() {
     let (good, old, other) = (set(0), set(11), set(0));
     let text = |r: Result<Credentials, TlsError>| r.expect_err("refused").to_string();
     assert!(load(&set(9), &set(9), "controller").is_err(), "two sets");
@@ -242,12 +244,12 @@ fn bad_files_are_named_with_what_is_wrong() {
     }
 }
 
-/// #17: a session that was resumed went on with a certificate that had expired meanwhile.
+/// #17: a resumed session continued although the certificate had expired meanwhile.
 #[test]
-fn nobody_resumes_a_session_whatever_he_asks_for() {
+fn server_never_resumes_a_session() {
     let set = set(0);
     let (client, server) = (party(&set, "sites/seattle"), party(&set, "sites/New%20York"));
-    // A modified client that would accept.
+    // A modified client that tries to resume the session.
     let mut eager = ClientConfig::clone(&client.client_config().expect("loaded"));
     eager.resumption = rustls::client::Resumption::in_memory_sessions(8);
     let (eager, server) = (Arc::new(eager), server.server_config().expect("loaded"));

@@ -1,5 +1,5 @@
-//! Checks of a peer's certificate beyond the authority's signature, in a handshake and while a
-//! connection is kept.
+//! Checks of a peer's certificate beyond the authority's signature, during a handshake and
+//! throughout a connection.
 
 use super::{PeerIdentity, peer_identity, provider, server_name};
 use crate::certificate::{CertificateFacts, written};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use time::OffsetDateTime;
 
-/// The machine's clock. (rustls' own panics before 1970.)
+/// The machine's clock. (rustls' own clock panics before 1970.)
 #[derive(Debug)]
 pub(crate) struct Clock;
 
@@ -100,12 +100,12 @@ fn of_unix(at: UnixTime) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-/// A moment as messages have it.
+/// Formats a moment for messages.
 pub(crate) fn moment(at: UnixTime) -> String {
     written(of_unix(at))
 }
 
-/// Checks a chain as a peer would, for either use of the certificate.
+/// Verifies a chain as a peer would, as a server's or as a client's certificate.
 pub(crate) fn verify_chain(
     authorities: &[CertificateDer<'_>],
     chain: &[CertificateDer<'_>],
@@ -119,12 +119,13 @@ pub(crate) fn verify_chain(
     let (leaf, rest) = chain.split_first().ok_or(ChainError::Other(webpki::Error::BadDer))?;
     let leaf = webpki::EndEntityCert::try_from(leaf).map_err(ChainError::Other)?;
     let algorithms = provider().signature_verification_algorithms.all;
-    // A controller's certificate is for servers only, an operator's for clients only: either use
-    // will do here.
+    // A controller's certificate may be for servers only, an operator's is for clients only. Either
+    // use is accepted.
     let verdict = [webpki::KeyUsage::server_auth(), webpki::KeyUsage::client_auth()]
         .map(|usage| leaf.verify_for_usage(algorithms, &anchors, rest, now, usage, None, None).err());
     let [Some(first), Some(second)] = verdict else { return Ok(()) };
-    // If the certificate is restricted to the other use, the first error hides all others.
+    // If the certificate allows only the other use, the first check returns this error for every
+    // cause.
     let wrong_use = matches!(first, webpki::Error::RequiredEkuNotFoundContext(_));
     Err(match if wrong_use { second } else { first } {
         webpki::Error::CertExpired { not_after, .. } => ChainError::Expired(of_unix(not_after)),
@@ -136,14 +137,14 @@ pub(crate) fn verify_chain(
     })
 }
 
-/// Reason why a peer with a valid certificate is not the right one.
+/// Reason why a peer with a valid certificate is not the expected party.
 #[derive(Debug)]
 pub(crate) enum WrongPeer {
     /// The certificate names no party.
     Nameless,
     /// The peer has another identity than expected.
     Another { expected: String, found: PeerIdentity },
-    /// The peer calls another system.
+    /// The peer belongs to another system.
     OtherSystem { system: System, found: PeerIdentity },
 }
 
@@ -169,7 +170,7 @@ impl From<WrongPeer> for rustls::Error {
     }
 }
 
-/// Signatures are verified by webpki, equally for both ends.
+/// Methods that verify signatures through `inner` (webpki), equal for both ends.
 macro_rules! signatures_by_inner {
     () => {
         fn verify_tls12_signature(
@@ -194,7 +195,8 @@ macro_rules! signatures_by_inner {
     };
 }
 
-/// A listener's check: the authority vouches for the caller, who is of this system and not revoked.
+/// Verifier of a listener: the authority has signed the caller's certificate, which is of this
+/// system and not revoked.
 #[derive(Debug)]
 pub(crate) struct CallerVerifier {
     trust: Arc<Trust>,
@@ -232,12 +234,12 @@ impl rustls::server::danger::ClientCertVerifier for CallerVerifier {
     signatures_by_inner!();
 }
 
-/// A caller's check: the peer has a valid certificate, and is the named party, or one of this
-/// system in the required role.
+/// Verifier of a caller: the peer has a valid certificate, and is the expected party, or any party
+/// of this system in the expected role.
 #[derive(Debug)]
 pub(crate) struct ListenerVerifier {
     trust: Arc<Trust>,
-    /// A role in which any name will do.
+    /// Role in which any name is accepted; `None` if the name must match.
     any_of: Option<Role>,
     inner: Arc<rustls::client::WebPkiServerVerifier>,
 }
@@ -296,9 +298,10 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// #17: rustls' own clock panicked, once for each connection.
+    /// #17: rustls' own clock panicked at every connection when the machine's clock was before
+    /// 1970.
     #[test]
-    fn a_clock_before_1970_is_no_panic() {
+    fn clock_before_1970_does_not_panic() {
         assert_eq!(Clock::at(SystemTime::UNIX_EPOCH - Duration::from_secs(1)), None);
         assert_eq!(Clock::at(SystemTime::UNIX_EPOCH).map(|t| t.as_secs()), Some(0));
     }

@@ -1,6 +1,6 @@
-//! Datagrams over loopback. Nothing waits for longer than [`PATIENCE`]. Datagrams that have to
-//! arrive fit, together, the receive buffer that Linux grants to anybody (`net.core.rmem_max` of
-//! 212,992).
+//! Datagrams over loopback. No wait is longer than [`PATIENCE`]. All datagrams of a test that must
+//! arrive fit together in the receive buffer that Linux grants to any process (`net.core.rmem_max`
+//! of 212,992).
 
 use anabranch_net::datagram::{
     Batch, DatagramOptions, DatagramSocket, Ecn, Segments, SendError, payload_max, route_mtu,
@@ -48,7 +48,7 @@ fn bytes(count: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn batch_arrives_whole_and_separate_with_offload_and_without() {
+async fn datagrams_stay_separate_with_and_without_offload() {
     for at in [V4, V6] {
         if at == V6 && !has_ipv6() {
             continue;
@@ -91,7 +91,7 @@ async fn batch_arrives_whole_and_separate_with_offload_and_without() {
 }
 
 #[tokio::test]
-async fn mtu_sized_datagram_passes_and_one_byte_more_fails() {
+async fn mtu_sized_datagram_passes_and_larger_one_fails() {
     for at in [V4, V6] {
         if at == V6 && !has_ipv6() {
             continue;
@@ -116,7 +116,7 @@ async fn mtu_sized_datagram_passes_and_one_byte_more_fails() {
         assert!(!line.contains('\n'));
         assert_eq!(near.counters().send_too_big, 1);
         assert!(near.offloads());
-        // The socket is none the worse for it.
+        // The socket still sends after the error.
         near.send(&Segments::one(to, b"after")).await.expect("it fits");
         assert_eq!(receive(&far, 1).await[0].1, b"after");
     }
@@ -158,7 +158,7 @@ async fn dual_stack_socket_reports_and_answers_ipv4_peers() {
 }
 
 #[tokio::test]
-async fn an_empty_datagram_is_received_as_one() {
+async fn empty_datagram_is_received() {
     let far = socket(V4, true);
     let to = far.local_addr().expect("bound");
     let plain = std::net::UdpSocket::bind(V4).expect("a free port");
@@ -167,13 +167,13 @@ async fn an_empty_datagram_is_received_as_one() {
     let came = receive(&far, 2).await;
     assert_eq!((came[0].1.as_slice(), came[1].1.as_slice()), (&b""[..], &b"x"[..]));
     assert_eq!(far.try_recv(&mut Batch::with_messages(1)).expect("the socket is good"), 0);
-    // No bytes are no datagrams.
+    // Without bytes no datagram is sent.
     far.send(&Segments::one(to, &[])).await.expect("nothing to do");
     assert_eq!(far.counters().sent, 0);
 }
 
 #[tokio::test]
-async fn drops_at_a_full_buffer_can_be_seen() {
+async fn drops_at_a_full_buffer_are_counted() {
     let small = DatagramOptions { receive_buffer: ByteCount::kib(16), ..DatagramOptions::default() };
     let far = DatagramSocket::bind(V4.parse().expect("an address"), &small).expect("a free port");
     let Some(before) = far.receive_drops() else {
@@ -186,13 +186,13 @@ async fn drops_at_a_full_buffer_can_be_seen() {
     near.send(&Segments::new(far.local_addr().expect("bound"), &bytes, 1_200)).await.expect("it is there");
     let drops = far.receive_drops().expect("as before");
     assert!((901..1_000).contains(&drops), "{drops}");
-    // The others lie in the buffer.
+    // The datagrams that were not dropped are in the buffer.
     receive(&far, 1_000 - drops as usize).await;
     assert_eq!(far.receive_drops(), Some(drops));
 }
 
 #[tokio::test]
-async fn buffers_are_as_large_as_the_socket_says() {
+async fn socket_reports_the_actual_buffer_sizes() {
     let options = DatagramOptions {
         receive_buffer: ByteCount::kib(100),
         send_buffer: ByteCount::kib(50),
@@ -208,7 +208,7 @@ async fn buffers_are_as_large_as_the_socket_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_tasks_share_a_socket_and_nothing_comes_twice() {
+async fn tasks_sharing_a_socket_receive_each_datagram_once() {
     let (near, far) = (Arc::new(socket(V4, true)), Arc::new(socket(V4, true)));
     let to = far.local_addr().expect("bound");
     let (report, mut came) = tokio::sync::mpsc::unbounded_channel();
@@ -265,7 +265,7 @@ async fn peer_of_another_family_is_unreachable() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_named() {
+async fn address_in_use_is_named_in_the_error() {
     let first = socket(V4, true);
     let at = first.local_addr().expect("bound");
     let error = DatagramSocket::bind(at, &DatagramOptions::default()).expect_err("it is taken");

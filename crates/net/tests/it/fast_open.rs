@@ -10,8 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs `job` in a namespace with loopback up, and with the kernel's `net.ipv4.tcp_fastopen` at
-/// `allowed`. Skipped if the machine permits no namespace.
+/// Runs `job` in a network namespace with loopback up, and with `net.ipv4.tcp_fastopen` set to
+/// `allowed`. Skips the test if the machine permits no namespace.
 fn in_a_namespace<F: Future<Output = ()>>(allowed: u32, job: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         match nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(io::Error::from) {
@@ -35,7 +35,7 @@ fn in_a_namespace<F: Future<Output = ()>>(allowed: u32, job: impl FnOnce() -> F 
     done.unwrap_or_else(|error| skip(&format!("no network namespace, or no `ip`: {error}")));
 }
 
-/// Listens, and lets callers open fast.
+/// Listens with TCP Fast Open permitted.
 fn listen() -> (TcpListener, SocketAddr) {
     let listener = socket::listen(([127, 0, 0, 1], 0).into()).expect("a free port");
     socket::let_open_fast(&listener).expect("the kernel has it");
@@ -47,8 +47,8 @@ async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket::connect(to, &TcpOptions { opens_fast: true, ..TcpOptions::default() }).await
 }
 
-/// Sends data to a listener, which echoes it. Returns true if it left with the first packet, by the
-/// kernel's counters.
+/// Sends data to a listener, which echoes it. Returns true if the data left with the first packet,
+/// by the kernel's counters.
 async fn says_with_its_first_packet(listener: &TcpListener, to: SocketAddr) -> bool {
     let before = opened_fast();
     let mut caller = connect(to).await.expect("somebody listens");
@@ -64,7 +64,7 @@ async fn says_with_its_first_packet(listener: &TcpListener, to: SocketAddr) -> b
     opened_fast() > before
 }
 
-/// Connections of this namespace whose first packet's data was taken.
+/// Number of connections in this namespace whose first packet's data was accepted.
 fn opened_fast() -> u64 {
     let all = std::fs::read_to_string("/proc/thread-self/net/netstat").expect("the kernel counts");
     let mut lines = all.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -74,12 +74,12 @@ fn opened_fast() -> u64 {
 }
 
 #[test]
-fn who_called_before_says_something_with_the_first_packet() {
+fn returning_caller_sends_data_in_its_first_packet() {
     in_a_namespace(3, || async {
         let (listener, at) = listen();
         assert!(!says_with_its_first_packet(&listener, at).await, "nobody knows it yet");
         assert!(says_with_its_first_packet(&listener, at).await);
-        // The listener is gone, which shows only later.
+        // The listener is closed, which the client notices only after `connect`.
         drop(listener);
         let mut caller = connect(at).await.expect("nothing has left yet");
         let said = caller.write_all(b"who is there?").await;
@@ -92,7 +92,7 @@ fn who_called_before_says_something_with_the_first_packet() {
 }
 
 #[test]
-fn where_listeners_may_not_all_is_as_without() {
+fn forbidden_fast_open_falls_back_to_the_handshake() {
     in_a_namespace(1, || async {
         let (listener, at) = listen();
         for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Integration tests of the net room: connections that open fast, datagrams over loopback, channels
-//! keyed from real sessions, and the fuzz corpus.
+//! Integration tests of the net room: TCP Fast Open, datagrams over loopback, channels keyed from
+//! real sessions, and the fuzz corpus.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: sockets, files and the namespace's tables")]
 
@@ -8,7 +8,7 @@ mod fast_open;
 mod seal;
 
 anabranch_net::system! {
-    /// A system that the fuzz corpus names.
+    /// A system that occurs in the fuzz corpus.
     GATHER = anabranch_net::keys::SystemSpec {
         word: "gather",
         site: "server",

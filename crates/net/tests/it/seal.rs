@@ -84,12 +84,14 @@ async fn both_ends_open_only_what_the_peer_sealed() {
     let mut to_near = sealed(&mut far, b"data");
     assert_eq!(near.opener.open(&mut to_near.clone()).expect("the other end's").payload, b"data");
 
-    // Reflected to its sender: the number is unused in that direction, and the key differs.
+    // Reflected to its sender, the datagram is forged: its number is unused in that direction, and
+    // the key differs.
     let mut back = sealed(&mut near, b"more");
     assert_eq!(near.opener.open(&mut back), Err(OpenError::Forged));
     assert_eq!(near.opener.open(&mut to_near), Err(OpenError::Replayed { number: 0 }));
 
-    // Another channel of the session, and the same channel of another session, have other keys.
+    // Another channel of the session has other keys, and so has the same channel of another
+    // session.
     let other = ChannelId(id.0 ^ 1);
     let mut next = channel(&server, other).expect("established");
     assert_eq!(next.opener.open(&mut to_far), Err(OpenError::OtherChannel { channel: id }));
@@ -102,7 +104,7 @@ async fn both_ends_open_only_what_the_peer_sealed() {
 }
 
 #[tokio::test]
-async fn the_aead_is_the_sessions() {
+async fn channel_uses_the_aead_of_the_session() {
     let (client, server) = session("suite").await;
     let suite = client.get_ref().1.negotiated_cipher_suite().expect("established").suite();
     let aead = channel(&server, ChannelId(1)).expect("established").sealer.aead();
@@ -115,7 +117,7 @@ async fn the_aead_is_the_sessions() {
 }
 
 #[test]
-fn a_session_that_is_not_established_gives_no_channel() {
+fn unestablished_session_gives_no_channel() {
     let folder = Folder::new("early");
     let request = SetRequest {
         system: REPLICATE,

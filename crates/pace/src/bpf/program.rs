@@ -1,10 +1,10 @@
-//! The two BPF programs: one that the kernel calls when a connection opens and at each round-trip
-//! sample, and one that it calls for each existing socket.
+//! The two BPF programs. The kernel calls the first when a connection opens and at each RTT sample,
+//! and the second for each existing socket.
 //!
-//! Both do the same for a socket whose tuple is in the map of wanted rates, unless the entry has
-//! another socket's cookie: they record the socket's `SO_MAX_PACING_RATE` in the map of earlier
-//! rates, and set the wanted one. So one write to a map changes a rate, for present and future
-//! sockets.
+//! Both programs do the same for a socket whose addresses and ports are in the map of wanted rates,
+//! unless the entry has another socket's cookie. They store the socket's `SO_MAX_PACING_RATE` in
+//! the map of earlier rates, and set the wanted rate. So one write to a map changes a rate, for
+//! present and future sockets.
 //!
 //! Source: the kernel's include/uapi/linux/bpf.h, `struct bpf_sock_ops` and the helpers' notes.
 //! Read [`sock_ops`].
@@ -13,13 +13,13 @@ use anabranch_linux::bpf::asm::{Assembler, Helper, Label, Width};
 use anabranch_linux::bpf::btf::Btf;
 use anabranch_linux::socket_options::SO_MAX_PACING_RATE;
 
-/// Bytes of a map's key: both addresses (IPv4 as mapped), then both ports, each as a number of 32
-/// bits.
+/// Bytes of a map's key: both addresses (IPv4 as IPv4-mapped), then both ports, each as a number of
+/// 32 bits.
 pub(crate) const KEY_BYTES: usize = 40;
 /// Bytes of a rate in a map.
 pub(crate) const RATE_BYTES: usize = 4;
-/// Bytes of a wanted rate in a map: the rate, four bytes of padding, and the cookie of its socket;
-/// zero for any socket.
+/// Bytes of a wanted rate in a map: the rate, four bytes of padding, and the cookie of its socket
+/// (zero for any socket).
 pub(crate) const WANTED_BYTES: usize = 16;
 const WANTED_COOKIE: i16 = 8;
 
@@ -34,7 +34,7 @@ const REMOTE_PORT: i16 = 64;
 const LOCAL_PORT: i16 = 68;
 const CB_FLAGS: i16 = 84;
 
-// Values of `op`.
+// Values of `op`: events of a connection.
 const ACTIVE_ESTABLISHED: i32 = 4;
 const PASSIVE_ESTABLISHED: i32 = 5;
 const RTT: i32 = 12;
@@ -57,15 +57,15 @@ const WANTED: i16 = KEY - 8;
 
 const STACK: u8 = 10;
 
-/// The two maps, by descriptor.
+/// Descriptors of the two maps.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Maps {
     pub(crate) wanted: i32,
     pub(crate) before: i32,
 }
 
-/// For `BPF_PROG_TYPE_SOCK_OPS`; looks only at connections of the network namespace with this
-/// cookie.
+/// Program of type `BPF_PROG_TYPE_SOCK_OPS`; handles only connections of the network namespace with
+/// this cookie.
 pub(crate) fn sock_ops(maps: Maps, netns_cookie: u64) -> Vec<u64> {
     let mut asm = Assembler::default();
     let (opened, sample, done) = (asm.label(), asm.label(), asm.label());
@@ -125,7 +125,8 @@ pub(crate) fn iterator(maps: Maps, btf: &Btf<'_>) -> Option<Vec<u64>> {
     )?;
     let mut asm = Assembler::default();
     let (six, ports, done) = (asm.label(), asm.label(), asm.label());
-    // The context: what every iterator gets, then the socket, which is null at the end.
+    // The context: the part that every iterator gets, then the socket, which is null after the last
+    // one.
     asm.load(Width::Double, 6, 1, 8);
     asm.jump_if_equal(6, 0, done);
     asm.set(8, NOEXIST);
@@ -149,7 +150,7 @@ pub(crate) fn iterator(maps: Maps, btf: &Btf<'_>) -> Option<Vec<u64>> {
     Some(asm.finish())
 }
 
-/// Writes both IPv4 addresses into the key, as mapped ones.
+/// Writes both IPv4 addresses into the key, as IPv4-mapped IPv6 addresses.
 fn four(asm: &mut Assembler, local: i16, remote: i16) {
     for (to, from) in [(KEY_LOCAL, local), (KEY_REMOTE, remote)] {
         asm.store_value(Width::Double, STACK, to, 0);
@@ -169,8 +170,8 @@ fn copy_words(asm: &mut Assembler, local: i16, remote: i16) {
     }
 }
 
-/// With the key on the stack, the socket in `R6` and the update's flags in `R8`: gives the socket
-/// the wanted rate, if there is one.
+/// Sets the socket to the wanted rate, if there is one. Expects the key on the stack, the socket in
+/// `R6` and the flags for map updates in `R8`.
 fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     let (is_its, known) = (asm.label(), asm.label());
     asm.set_map(1, maps.wanted);
@@ -190,7 +191,8 @@ fn apply(asm: &mut Assembler, maps: Maps, done: Label) {
     asm.store_value(Width::Word, STACK, CURRENT, 0);
     socket_option(asm, Helper::Getsockopt, CURRENT);
     asm.jump_if_equal(0, 0, known);
-    // Kernels before 6.0 do not report the present rate; hardly any program sets a limit itself.
+    // Kernels before 6.0 do not report the present rate. No limit is assumed, because programs
+    // rarely set one themselves.
     asm.store_value(Width::Word, STACK, CURRENT, -1);
     asm.place(known);
     asm.load(Width::Word, 1, STACK, CURRENT);

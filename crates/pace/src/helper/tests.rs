@@ -1,17 +1,17 @@
-//! Tests of how other programs' descriptors hold up a process that touches them.
+//! Tests of the helper when other programs' descriptors delay it.
 
 use super::*;
 use rustix::process::{Signal, kill_process};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 
-/// A place where only the user matters.
+/// A location in which only the user matters.
 fn nowhere(user: u32) -> SocketLocation {
     let pid = Pid::from_raw(i32::MAX).expect("beyond what there is");
     SocketLocation { pid, fd: 0, inode: 0, cookie: 0, user }
 }
 
-/// Never answers a change of rate to 13; executes all other tasks.
+/// Never completes a change of rate to 13; executes all other tasks.
 fn never_ends_at_13(task: &Task) -> Result<u64, Errno> {
     match task.1 {
         Change::Rate(13) => loop {
@@ -32,7 +32,7 @@ fn kinds(results: &[io::Result<u64>]) -> Vec<Result<u64, io::ErrorKind>> {
     results.iter().map(|result| result.as_ref().map(|value| *value).map_err(io::Error::kind)).collect()
 }
 
-/// Ends the processes that tests have left behind.
+/// Kills the processes that a test has left behind.
 fn end_left_behind(helper: &Helper) {
     for left in &helper.left_behind {
         let _ = kill_process(left.pid, Signal::KILL);
@@ -51,9 +51,9 @@ fn endless_task_blocks_its_user_and_no_other() {
     assert_eq!(kinds(&results), [Ok(7), late, Ok(8), late, Err(io::ErrorKind::NotFound)]);
     let text = results[3].as_ref().expect_err("late").to_string();
     assert!(text.contains("user 2") && !text.contains('\n'), "{text}");
-    // The machine may be busy; a task that is held up is held up for ever.
+    // The machine may be busy, so the bound is generous; a task that hangs would hang for ever.
     assert!(begun.elapsed() < 20 * PATIENCE, "{:?}", begun.elapsed());
-    // The user stays barred while the process exists, and some time longer.
+    // The user stays barred while the process exists, and for some time afterwards.
     assert_eq!(kinds(&helper.carry_out(&[rate(2, 9), rate(1, 9)])), [late, Ok(9)]);
     end_left_behind(&helper);
     while helper.left_behind[0].ended_at.is_none() {
@@ -64,7 +64,7 @@ fn endless_task_blocks_its_user_and_no_other() {
 }
 
 #[test]
-fn so_many_processes_are_left_behind_and_no_more() {
+fn left_behind_processes_are_limited_in_number() {
     let mut helper = helper(never_ends_at_13);
     let users = LEFT_BEHIND_MAX as u32;
     let tasks: Vec<Task> = (0..=users).map(|user| (nowhere(user), Change::Rate(13))).collect();
@@ -79,7 +79,7 @@ fn so_many_processes_are_left_behind_and_no_more() {
 }
 
 #[test]
-fn one_process_answers_many_tasks_in_order() {
+fn helper_process_answers_many_tasks_in_order() {
     let mut helper = helper(never_ends_at_13);
     let tasks: Vec<Task> = (100..1_000).map(|rate| (nowhere(1), Change::Rate(rate))).collect();
     let results = helper.carry_out(&tasks);
@@ -88,7 +88,7 @@ fn one_process_answers_many_tasks_in_order() {
 }
 
 #[test]
-fn a_process_that_was_killed_is_replaced() {
+fn killed_helper_process_is_replaced() {
     let mut helper = helper(never_ends_at_13);
     let mut once = || kinds(&helper.carry_out(&[(nowhere(1), Change::Rate(7))]));
     assert_eq!(once(), [Ok(7)]);
@@ -98,7 +98,7 @@ fn a_process_that_was_killed_is_replaced() {
     assert!(results[0].is_err() && results[1].is_ok(), "{results:?}");
 }
 
-/// A connection of this process, and where its near end is.
+/// A connection of this process, with the location of its near end.
 fn connected() -> (TcpStream, TcpStream, SocketLocation) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
@@ -111,7 +111,7 @@ fn connected() -> (TcpStream, TcpStream, SocketLocation) {
 }
 
 #[test]
-fn only_the_socket_that_is_meant_is_changed() {
+fn helper_changes_only_the_requested_socket() {
     let (near, _far, place) = connected();
     let mut helper = Helper::new();
     let mut rate = |place, rate| helper.carry_out(&[(place, Change::Rate(rate))]).pop().expect("one");
@@ -128,32 +128,33 @@ fn only_the_socket_that_is_meant_is_changed() {
     assert_eq!(sys::max_pacing_rate(&near).expect("ours"), 2_000_000);
 }
 
-/// Acts as an owner that closes at the worst moment, between the duplication and its end.
+/// Acts like an owner that closes at the worst moment: between the duplication and its end.
 fn closes_last(task: &Task) -> Result<u64, Errno> {
     let process = pidfd_open(task.0.pid, PidfdFlags::empty())?;
     let duplicate = pidfd_getfd(&process, task.0.fd, PidfdGetfdFlags::empty())?;
     while is_there(&task.0) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The owner's process number disappears a moment before its descriptors do.
+    // The owner's process number disappears shortly before its descriptors do.
     std::thread::sleep(Duration::from_millis(20));
     drop(duplicate);
     Ok(0)
 }
 
-/// The kernel delays the last close of a lingering socket for as long as its owner has set (#17).
+/// The kernel delays the last close of a lingering socket for the time that its owner has set
+/// (#17).
 #[test]
 fn close_blocked_by_the_kernel_delays_no_other_task() {
     let (near, far, place) = connected();
     rustix::net::sockopt::set_socket_linger(&near, Some(Duration::from_secs(600))).expect("ours");
     near.set_nonblocking(true).expect("ours");
-    // The other end reads nothing, so that this does not arrive.
+    // The other end does not read, so the data stays unsent.
     while io::Write::write(&mut &near, &[7; 100_000]).is_ok() {}
     let mut helper = helper(closes_last);
     assert!(helper.carry_out(&[(nowhere(9), Change::ReadRate)])[0].is_err());
     let pid = helper.running.as_ref().expect("it runs").pid;
     let owner = std::thread::spawn(move || {
-        // Runs once the socket has been duplicated; before that, this call would wait itself.
+        // Runs once the socket has been duplicated; an earlier close would itself wait.
         let has_it = |fd: RawFd| is_there(&SocketLocation { pid, fd, ..place });
         while !(0..64).any(has_it) {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! A program that puts a file where its socket was, of a file system that never answers a close.
+//! A program that replaces its socket by a file of a file system that never completes a close.
 //!
 //! Source: linux/fuse.h, protocol 7.31; fuse(4).
 
@@ -14,8 +14,8 @@ use anabranch_pace::FlowKey;
 
 const CONNECT_TO: &str = "ANABRANCH_PACE_TEST_FUSE_CONNECT_TO";
 
-/// A program with a connection and a FUSE file. Dropping it ends the program, and releases callers
-/// that wait for its file system.
+/// A program with a connection and a FUSE file. Dropping the value ends the program, and releases
+/// processes that wait for its file system.
 pub struct Attacker {
     pub flow: FlowKey,
     child: Child,
@@ -23,7 +23,8 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Makes it connect to this address; fails with the reason if this machine has no FUSE.
+    /// Starts the program, which connects to this address. Fails with the reason if this machine
+    /// lacks FUSE.
     pub fn start(to: std::net::SocketAddr) -> Result<Self, String> {
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         command.args(["--exact", "--nocapture", "the_attacker_of_other_tests"]);
@@ -39,7 +40,7 @@ impl Attacker {
         }
     }
 
-    /// Makes it put the file in place of its socket, which moves to another descriptor.
+    /// Makes the program replace its socket by the file; the socket moves to another descriptor.
     pub fn strike(&mut self) {
         self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("it reads");
         next(&mut self.said, "struck").expect("it can");
@@ -48,14 +49,14 @@ impl Attacker {
 
 impl Drop for Attacker {
     fn drop(&mut self) {
-        // The attacker cannot be killed while it closes the file; it must remove the file system
+        // The program cannot be killed while it closes the file, so it must unmount the file system
         // itself.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-/// Returns the text after these words in the next line that has them.
+/// Returns the text after `words` in the next line that contains them.
 fn next(said: &mut impl std::io::BufRead, words: &str) -> Result<String, String> {
     for line in said.lines().map_while(Result::ok) {
         if let Some((_, rest)) = line.split_once(words) {
@@ -68,7 +69,7 @@ fn next(said: &mut impl std::io::BufRead, words: &str) -> Result<String, String>
     Err("it has ended".into())
 }
 
-/// Runs the attacker, in the process that [`Attacker::start`] starts.
+/// Runs the attacker if this process was started by [`Attacker::start`].
 pub fn attack_if_asked() {
     let Ok(to) = std::env::var(CONNECT_TO) else { return };
     if let Err(why) = attack(&to) {
@@ -79,9 +80,9 @@ pub fn attack_if_asked() {
 fn attack(to: &str) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("anabranch-pace-fuse-{}", std::process::id()));
     std::fs::create_dir(&folder).map_err(|error| error.to_string())?;
-    // Its descriptor is below the file's, so the file system is gone before the file is closed.
+    // The descriptor of the file system is below the file's, so it is closed first.
     let mounted = mount(&folder);
-    // The mount is private, so the folder is empty to other processes.
+    // The mount is private, so other processes see an empty folder.
     let file = mounted.and_then(|device| {
         std::thread::spawn(move || serve(device));
         File::open(folder.join("file")).map_err(|error| error.to_string())
@@ -93,19 +94,19 @@ fn attack(to: &str) -> Result<(), String> {
     let _ = std::io::stdin().read(&mut byte);
     let elsewhere = socket.try_clone().map_err(|error| error.to_string())?;
     let at = socket.into_raw_fd();
-    // SAFETY: `at` is ours, and from now on the file's.
+    // SAFETY: `at` is our descriptor, and from now on the file's.
     let struck = unsafe { libc::dup2(file.as_raw_fd(), at) };
     println!("{}", if struck == at { "struck" } else { "cannot: dup2" });
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let at = CString::new(folder.to_str().expect("a name of ours")).expect("no zero in it");
-    // SAFETY: the string outlives the call. Callers that wait for the file system get an error.
+    // SAFETY: the string outlives the call. Processes that wait for the file system get an error.
     unsafe { libc::umount2(at.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
     let _ = std::fs::remove_dir(&folder);
     drop((elsewhere, file));
     Ok(())
 }
 
-/// Mounts it where only this thread's children see it.
+/// Mounts the file system so that only this thread's children see it.
 fn mount(folder: &Path) -> Result<OwnedFd, String> {
     let failed = |what: &str| format!("{what}: {}", std::io::Error::last_os_error());
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
@@ -114,8 +115,8 @@ fn mount(folder: &Path) -> Result<OwnedFd, String> {
     let text = |text: &str| CString::new(text).expect("no zero in it");
     let (options, at) = (text(&options), text(folder.to_str().expect("a name of ours")));
     let (root, kind) = (c"/".as_ptr(), c"fuse".as_ptr());
-    // SAFETY: all pointers are to strings that outlive the calls; the thread's view of mounts is
-    // its own affair.
+    // SAFETY: all pointers are to strings that outlive the calls; the change of mounts affects only
+    // this thread.
     unsafe {
         if libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) < 0 {
             return Err(failed("no mount namespace"));
@@ -138,9 +139,9 @@ const OPEN: u32 = 14;
 const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 
-/// Answers all requests except the closing of a file.
+/// Answers all requests except the request to close a file.
 fn serve(device: OwnedFd) {
-    // SAFETY: it is ours, and stays with this file.
+    // SAFETY: the descriptor is ours, and has no owner but this file.
     let mut device = unsafe { File::from_raw_fd(device.into_raw_fd()) };
     let mut request = vec![0; 1 << 17];
     while let Ok(length @ 40..) = device.read(&mut request) {
@@ -148,7 +149,7 @@ fn serve(device: OwnedFd) {
         let opcode = word(4);
         let unique: [u8; 8] = request[8..16].try_into().expect("eight bytes");
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
-        // A fuse_attr of a regular file without sizes and times.
+        // A fuse_attr of a regular file, with sizes and times of zero.
         let attr = words(&[&[0; 15][..], &[0o100_600, 1, 0, 0, 0, 4_096, 0]].concat());
         let body = match opcode {
             FORGET | FLUSH => continue,

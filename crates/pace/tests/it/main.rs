@@ -1,7 +1,7 @@
-//! Rates of real TCP flows, between two network namespaces or over loopback.
+//! Tests of the rates of real TCP flows, between two network namespaces or over loopback.
 //!
-//! Namespaces have no names, so the kernel removes them, and their devices, with the test. Where
-//! the machine allows none, or lacks a mechanism, the tests print why and count what they skip.
+//! Namespaces have no names, so the kernel removes them, and their devices, with the test. If the
+//! machine permits none, or lacks a mechanism, the tests print the reason and count as skipped.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they use the clock, threads and sockets")]
 
@@ -19,14 +19,13 @@ use net::*;
 
 /// Tolerance of a rate measured over about half a second.
 const TOLERANCE: f64 = 0.10;
-/// Number of intervals that are measured: on a busy machine a flow pauses for a while and then
-/// catches up.
+/// Number of measured intervals: on a busy machine a flow pauses for a while and then catches up.
 const WINDOWS: usize = 10;
 
-/// Asserts that each of these flows, all limited so, runs at its limit as soon as the machine has
-/// the time.
+/// Asserts that each of these flows, whose limit is `rate`, runs at that rate in at least one
+/// interval.
 fn assert_run_at(loads: &[Load], rate: BitRate) {
-    // Data sent at an earlier rate drains.
+    // Data sent at an earlier rate drains meanwhile.
     std::thread::sleep(Duration::from_millis(200));
     let mut is_at_limit = vec![false; loads.len()];
     for _ in 0..WINDOWS {
@@ -46,7 +45,7 @@ fn assert_run_at(loads: &[Load], rate: BitRate) {
     panic!("{WINDOWS} times not at {rate}, which was set: {is_at_limit:?}");
 }
 
-/// Asserts that flows have no limit any more: each runs at twice this rate at least.
+/// Asserts that flows have no limit any more: each runs at twice this rate or more.
 fn assert_are_faster_than(loads: &[Load], rate: BitRate) {
     std::thread::sleep(Duration::from_millis(150));
     for (load, seen) in loads.iter().zip(rates_over(loads, Duration::from_millis(300))) {
@@ -55,14 +54,14 @@ fn assert_are_faster_than(loads: &[Load], rate: BitRate) {
     }
 }
 
-/// Sets one limit that must be set.
+/// Sets one limit, and panics on failure.
 fn set(pacer: &mut SocketPacer, flow: FlowKey, limit: Limit) {
     for result in pacer.set(&[(flow, limit)]) {
         result.expect("the flow is there and ours");
     }
 }
 
-/// Sets the limits of all these flows, which must be set.
+/// Sets the limits of all these flows, and panics on failure.
 fn set_all(pacer: &mut SocketPacer, loads: &[Load], limit: Limit) {
     let changes: Vec<_> = loads.iter().map(|load| (load.flow, limit)).collect();
     for result in pacer.set(&changes) {
@@ -103,19 +102,19 @@ fn flow_of_another_process_is_limited_then_restored() {
     assert_are_faster_than(&loads, BitRate::mbps(20));
 }
 
-/// Leaves a test out if the machine lacks a mechanism; every other cause of failure fails the test.
+/// Skips a test if the machine lacks a mechanism; every other cause of failure fails the test.
 fn skip_without(error: &StartError) {
-    // The verifier's word for a program that it does not take, which is our mistake.
+    // The verifier's error number for a refused program, which would be our mistake.
     const EACCES: i32 = 13;
-    // Errors of a missing kernel module, and of a kernel built without type information. Our device
-    // exists.
+    // Error numbers of a missing kernel module, and of a kernel without type information. Our
+    // device exists.
     let codes: &[i32] = match error.step {
         "make a root qdisc" | "make a u32 filter" | "read the kernel's types" => &[2],
         _ => &[],
     };
     let has_no_cgroup2 =
         error.step == "find a cgroup2 file system" && error.error.kind() == ErrorKind::NotFound;
-    // An error with the kernel's reason has a kind and no number.
+    // An error with the kernel's reason has a kind but no error number.
     let is_absent = !codes.is_empty() && error.error.kind() == ErrorKind::NotFound;
     let lacks = (is_lacking(&error.error, codes) || is_absent) && error.error.raw_os_error() != Some(EACCES);
     assert!(lacks || has_no_cgroup2, "{error}");
@@ -128,7 +127,7 @@ fn has_all(pacer: &Pacer) -> bool {
     pacer.missing().is_empty()
 }
 
-/// The pacer, or `None`, with the reason printed, where this machine has no such.
+/// Creates a pacer. Returns `None`, with the reason printed, if this machine lacks BPF limits.
 fn bpf_pacer(pair: &Pair, cgroup: &TestCgroup) -> Option<BpfPacer> {
     let path = cgroup.path().to_owned();
     pair.a.run(move || BpfPacer::new(Some(&path))).map_err(|error| skip_without(&error)).ok()
@@ -142,7 +141,7 @@ fn set_all_by_bpf(pacer: &mut BpfPacer, loads: &[Load], limit: Limit) {
 }
 
 #[test]
-fn bpf_limits_programs_in_a_cgroup_that_nobody_touches() {
+fn bpf_limits_new_connections_of_a_cgroup() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let Some(cgroup) = TestCgroup::make() else { return };
@@ -167,7 +166,7 @@ fn bpf_limits_old_and_new_connections_and_restores_them() {
     let Some(mut pacer) = bpf_pacer(&pair, &cgroup) else { return };
     let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
     let mut limit = |flow| reader.find(flow).expect("asked").map(|state| state.pacing_limit);
-    // The flow is named before it exists.
+    // The flow's addresses and ports are set before it exists.
     let waiting = pair.waiting_load(Ipv::Four, Some(&cgroup));
     let later = waiting.flow;
     for result in
@@ -193,8 +192,8 @@ fn set_all_by_htb(pacer: &mut HtbPacer, loads: &[Load], limit: Limit) {
     }
 }
 
-/// The device's qdiscs besides its default, by `tc`, without the count of unclassified packets:
-/// IPv6 sends by itself.
+/// The device's qdiscs except its default one, from `tc`. The count of unclassified packets is
+/// removed, because IPv6 sends packets by itself.
 fn qdiscs(pair: &Pair) -> String {
     let seen = pair.a.command("tc qdisc show dev v0").unwrap_or_default();
     let seen = seen + &pair.a.command("tc class show dev v0").unwrap_or_default();
@@ -213,7 +212,7 @@ fn htb_limits_flows_by_socket_marks_or_filters() {
     let Some(pair) = Pair::start() else { return };
     let before = qdiscs(&pair);
     let Some(mut pacer) = htb_pacer(&pair) else { return };
-    // The class of flows that do not exist yet cannot be steered by a socket.
+    // A flow that does not exist yet has no socket, so a filter must select its class.
     let waiting = [pair.waiting_load(Ipv::Four, None), pair.waiting_load(Ipv::Six, None)];
     let changes = waiting.each_ref().map(|w| (w.flow, Limit::Rate(BitRate::mbps(20))));
     pacer.set(&changes).into_iter().for_each(|result| result.expect("a class can be made"));
@@ -221,7 +220,7 @@ fn htb_limits_flows_by_socket_marks_or_filters() {
     loads.extend(pair.load("cubic"));
     loads.push(pair.foreign_load(Ipv::Six));
     set_all_by_htb(&mut pacer, &loads, Limit::Rate(BitRate::mbps(20)));
-    // A twentieth of the bytes that HTB counts are headers, down to Ethernet's.
+    // A twentieth of the bytes that HTB counts are headers, including Ethernet's.
     assert_run_at(&loads, BitRate::mbps(19));
     set_all_by_htb(&mut pacer, &loads, Limit::Rate(BitRate::mbps(80)));
     assert_run_at(&loads, BitRate::mbps(76));
@@ -234,7 +233,7 @@ fn htb_limits_flows_by_socket_marks_or_filters() {
 }
 
 #[test]
-fn htb_clears_a_killed_pacers_leftovers_and_nothing_else() {
+fn htb_clears_only_the_leftovers_of_killed_pacers() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let Some(pacer) = htb_pacer(&pair) else { return };
@@ -272,7 +271,7 @@ fn htb_clears_a_killed_pacers_leftovers_and_nothing_else() {
 }
 
 #[test]
-fn pacer_takes_the_first_working_mechanism_and_names_it() {
+fn pacer_uses_and_names_the_first_working_mechanism() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let Some(cgroup) = TestCgroup::make() else { return };
@@ -301,7 +300,7 @@ fn pacer_takes_the_first_working_mechanism_and_names_it() {
     assert_are_faster_than(&loads, BitRate::mbps(20));
     drop(pacer);
 
-    // Without BPF, flows that do not exist yet fall to the last mechanism in the order.
+    // Without BPF, flows that do not exist yet are limited by the last mechanism, HTB.
     let options = PacerOptions { bpf: false, device: Some("v0".into()), ..PacerOptions::default() };
     let mut pacer = pair.a.run(move || Pacer::new(&options).expect("as before"));
     let waiting = pair.waiting_load(Ipv::Four, None);
@@ -311,7 +310,7 @@ fn pacer_takes_the_first_working_mechanism_and_names_it() {
 }
 
 #[test]
-fn bpf_raises_a_flow_above_what_32_bits_say() {
+fn bpf_restores_flows_above_the_32_bit_rate_limit() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     let Some(cgroup) = TestCgroup::make() else { return };
@@ -319,7 +318,7 @@ fn bpf_raises_a_flow_above_what_32_bits_say() {
     let loads = [pair.foreign_load_in(Ipv::Four, Some(&cgroup))];
     let mut reader = pair.a.run(|| FlowReader::new().expect("sock_diag"));
     let mut limit = || reader.find(loads[0].flow).expect("asked").expect("running").pacing_limit;
-    // Its maximum rate, and the rate that counts as no limit.
+    // The maximum rate, and the rate that counts as no limit.
     let most = BitRate::bps(8 * (u64::from(u32::MAX) - 1));
     for (rate, is_limit) in
         [(BitRate::mbps(20), true), (most, true), (BitRate::mbps(20), true), (BitRate::gbps(50), false)]
@@ -333,15 +332,15 @@ fn bpf_raises_a_flow_above_what_32_bits_say() {
 }
 
 #[test]
-fn every_finding_that_is_not_ok_has_a_fix() {
+fn every_failed_finding_has_a_fix() {
     for finding in doctor() {
         println!("{finding:?}");
         assert_eq!(finding.ok, finding.fix.is_none(), "{finding:?}");
     }
 }
 
-/// A flow at 100 kbit/s whose program has closed it with most of its data unsent, with its pacer
-/// and its other end.
+/// Opens a flow at 100 kbit/s whose program has closed it with most of its data unsent. Also
+/// returns its pacer and its other end.
 fn closed_with_data(options: &PacerOptions) -> Option<(Pacer, TcpStream, FlowKey)> {
     let mut pacer = Pacer::new(options).expect("sockets at least");
     if !has_all(&pacer) {
@@ -362,7 +361,7 @@ fn limit_of(flow: FlowKey) -> Option<BitRate> {
     found.expect("asked").expect("there").pacing_limit
 }
 
-/// No process has its descriptor, so it cannot be duplicated.
+/// The descriptor cannot be duplicated, because no process has it any more.
 #[test]
 fn limit_changes_and_lifts_after_the_program_has_closed() {
     let Some(cgroup) = TestCgroup::make() else { return };
@@ -386,7 +385,7 @@ fn limit_changes_and_lifts_after_the_program_has_closed() {
 }
 
 #[test]
-fn limit_that_cannot_be_lifted_is_remembered() {
+fn limit_that_could_not_be_lifted_stays_recorded() {
     let _alone = alone();
     let Some(pair) = Pair::start() else { return };
     pair.a.run(|| {
@@ -398,7 +397,7 @@ fn limit_that_cannot_be_lifted_is_remembered() {
             assert!(matches!(result, Err(PaceError::NoOwner { .. })), "{result:?}");
             assert_eq!(pacer.mechanism(flow), Some(Mechanism::Socket));
         }
-        // A reset ends it at once.
+        // A reset ends the connection immediately.
         drop(far);
         assert_eq!(
             pacer.set(&[(flow, Limit::None)]).pop().expect("one").expect("nothing is left"),
@@ -416,12 +415,12 @@ fn connected() -> (TcpStream, TcpStream, FlowKey) {
     (near, far, flow)
 }
 
-/// Opens a connection with the same addresses as a closed one, at once: a reset leaves none in
-/// TIME_WAIT.
+/// Opens a connection with the same addresses as a closed one, immediately: the reset leaves no
+/// socket in TIME_WAIT.
 ///
-/// An address is free once nothing holds the closed socket. A pacer of a parallel test may hold it:
-/// it duplicates every descriptor of this process for a moment. A separate address avoids other
-/// tests' ports.
+/// An address is free once no descriptor of the closed socket is left. A pacer of a parallel test
+/// may hold one, because it briefly duplicates every descriptor of this process. A separate address
+/// avoids the ports of other tests.
 fn connected_again(listener: &TcpListener, local: Option<SocketAddr>) -> (TcpStream, TcpStream, Connection) {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
     let near = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
@@ -438,7 +437,7 @@ fn connected_again(listener: &TcpListener, local: Option<SocketAddr>) -> (TcpStr
     (near, far, found.expect("asked").expect("there").connection())
 }
 
-/// A limit that came late fell on the next connection of the same addresses (#18).
+/// #18: a limit that was set late applied to the next connection with the same addresses.
 fn limits_are_for_one_connection(options: &PacerOptions, mechanism: Mechanism) {
     let mut pacer = match Pacer::new(options) {
         Ok(pacer) => pacer,
@@ -456,7 +455,7 @@ fn limits_are_for_one_connection(options: &PacerOptions, mechanism: Mechanism) {
     assert!(second.flow == first.flow && second.cookie != first.cookie);
     let limit = || pacing_limit(&near).expect("ours");
     assert_eq!(limit(), None);
-    // This is too late, which BPF alone cannot notice.
+    // The change is too late, which only BPF cannot notice.
     let late = set(first, fast);
     let is_told = matches!(late, Err(PaceError::NoSuchFlow { .. }));
     assert!(is_told || mechanism == Mechanism::Bpf, "{late:?}");
@@ -484,7 +483,7 @@ fn limit_by_bpf_applies_to_one_connection_only() {
 }
 
 #[test]
-fn what_a_program_had_set_itself_is_restored() {
+fn lifting_a_limit_restores_the_programs_own_rate() {
     let (near, _far, flow) = connected();
     set_pacing_limit(&near, Limit::Rate(BitRate::gbps(80))).expect("ours");
     let mut pacer = SocketPacer::new().expect("a pacer");
@@ -498,7 +497,7 @@ fn what_a_program_had_set_itself_is_restored() {
 }
 
 #[test]
-fn moved_socket_is_found_closed_one_is_gone() {
+fn moved_socket_is_found_and_closed_one_is_not() {
     let (near, far, flow) = connected();
     let mut pacer = SocketPacer::new().expect("a pacer");
     set(&mut pacer, flow, Limit::Rate(BitRate::mbps(5)));
@@ -518,7 +517,7 @@ fn moved_socket_is_found_closed_one_is_gone() {
 }
 
 #[test]
-fn missing_flow_and_bad_rate_are_refused_alone() {
+fn missing_flow_and_bad_rate_affect_no_other_flow() {
     let (near, _far, flow) = connected();
     let nobody = FlowKey::new("127.0.0.1:1".parse().expect("good"), "127.0.0.1:1".parse().expect("good"));
     let mut pacer = SocketPacer::new().expect("a pacer");
@@ -540,7 +539,7 @@ fn listing_shows_sent_bytes_and_mechanism_within_its_bound() {
     rustix::net::sockopt::set_tcp_congestion(&near, "reno").expect("always there");
     near.write_all(&[7; 100_000]).expect("connected");
     let mut reader = FlowReader::new().expect("sock_diag");
-    // Data over loopback is acknowledged at once, but perhaps by another processor.
+    // Data over loopback is acknowledged immediately, but perhaps on another processor.
     let state = (0..100).find_map(|_| {
         std::thread::sleep(Duration::from_millis(5));
         let listing = reader.list(FLOWS_MAX).expect("asked");
@@ -559,7 +558,7 @@ fn listing_shows_sent_bytes_and_mechanism_within_its_bound() {
     assert!(sent.as_u64() + waiting.as_u64() >= 100_000, "{state:?}");
     let short = reader.list(1).expect("asked");
     assert!(short.flows.len() == 1 && short.left_out > 0, "{short:?}");
-    // The requested flow is listed, however many others exist.
+    // The requested flow is listed regardless of the number of other flows.
     let short = reader.list_with(0, |listed| listed == flow).expect("asked");
     assert!(short.flows.len() == 1 && short.flows[0].flow == flow && short.left_out > 0, "{short:?}");
     let mapped = |a: SocketAddr| match a {
@@ -578,19 +577,19 @@ fn listing_shows_sent_bytes_and_mechanism_within_its_bound() {
     drop((near, far));
 }
 
-/// Not a test: the program that [`Pair::foreign_load`] starts.
+/// Not a test, but the program that [`Pair::foreign_load`] starts.
 #[test]
 fn the_sender_of_other_tests() {
     net::send_if_asked();
 }
 
-/// Not a test: the program that [`fuse::Attacker`] starts.
+/// Not a test, but the program that [`fuse::Attacker`] starts.
 #[test]
 fn the_attacker_of_other_tests() {
     fuse::attack_if_asked();
 }
 
-/// Closing a duplicate of this file never returned, and no limit was set or lifted any more (#17).
+/// #17: closing a duplicate of the attacker's file never returned, which stopped all limits.
 #[test]
 fn hung_file_system_delays_no_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -609,12 +608,12 @@ fn hung_file_system_delays_no_limit() {
     set(&mut pacer, flow, Limit::Rate(BitRate::mbps(6)));
     set(&mut pacer, attacker.flow, Limit::Rate(BitRate::mbps(6)));
     drop(pacer);
-    // A busy machine is slow, but this would be for ever.
+    // A busy machine is slow, but a hung close would last for ever.
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!((pacing_limit(&near).expect("ours"), limit_of(attacker.flow)), (None, None));
 }
 
-/// Names that begin with `bad` must be refused and all others read.
+/// Inputs whose names begin with `bad` must be refused, and all others accepted.
 #[test]
 fn corpus_replays() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/pace_btf");

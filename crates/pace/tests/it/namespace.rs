@@ -1,4 +1,4 @@
-//! Network namespaces of tests, which are removed when their values are dropped.
+//! Network namespaces of tests. Dropping a value removes its namespace.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use std::process::Command;
 pub struct Namespace(anabranch_linux::namespace::Namespace);
 
 impl Namespace {
-    /// A new one, or why there can be none.
+    /// Creates a namespace. Fails with the reason if the machine permits none.
     pub fn start() -> Result<Self, String> {
         let made = anabranch_linux::namespace::Namespace::new_network();
         made.map(Self).map_err(|error| format!("no network namespace: {error}"))
@@ -17,7 +17,7 @@ impl Namespace {
         self.0.run(job).expect("its maker may enter it")
     }
 
-    /// Runs a program there, and returns its output. Spaces separate its arguments.
+    /// Runs a program in the namespace, and returns its output. Spaces separate the arguments.
     pub fn command(&self, line: &str) -> Result<String, String> {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().unwrap_or_default());
@@ -30,7 +30,7 @@ impl Namespace {
         }
     }
 
-    /// Connects this namespace with another by a cable, whose ends have these names.
+    /// Connects this namespace with another one by a cable whose ends have these names.
     pub fn connect(&self, name: &str, other: &Self, others_name: &str) -> Result<(), String> {
         let there = other.0.path();
         self.command(&format!(

@@ -13,9 +13,9 @@ use anabranch_pace::FlowKey;
 pub use anabranch_testing::skip::{is_lacking, skip};
 use anabranch_units::BitRate;
 
-/// Two loads at once would slow each other.
+/// Serialises the tests, because two loads at once would slow each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-/// The longest that any load runs.
+/// Maximum duration of a load.
 const LOAD_MAX: Duration = Duration::from_secs(8);
 
 pub fn alone() -> MutexGuard<'static, ()> {
@@ -36,7 +36,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// `None`, with the reason printed, where the machine allows none.
+    /// Creates the namespaces. Returns `None`, with the reason printed, if the machine permits
+    /// none.
     pub fn start() -> Option<Self> {
         match Self::try_start() {
             Ok(pair) => Some(pair),
@@ -67,8 +68,8 @@ impl Pair {
         Sink::start(self.b.run(move || TcpListener::bind(to).expect("our own address")))
     }
 
-    /// A flow of this process; `None`, with the reason printed, if the machine lacks the congestion
-    /// control.
+    /// Starts a flow of this process. Returns `None`, with the reason printed, if the machine lacks
+    /// the congestion control.
     pub fn load(&self, congestion_control: &'static str) -> Option<Load> {
         let sink = self.sink(Ipv::Four);
         let to = sink.address;
@@ -89,21 +90,21 @@ impl Pair {
         })
     }
 
-    /// A flow of another process.
+    /// Starts a flow of another process.
     pub fn foreign_load(&self, ipv: Ipv) -> Load {
         self.foreign_load_in(ipv, None)
     }
 
-    /// A flow of another process, which is in this cgroup before it connects.
+    /// Starts a flow of another process, which is in this cgroup before it connects.
     pub fn foreign_load_in(&self, ipv: Ipv, cgroup: Option<&TestCgroup>) -> Load {
         self.waiting_load(ipv, cgroup).start()
     }
 
-    /// A flow of another process that is about to connect, in this cgroup.
+    /// Prepares a flow of another process in this cgroup, which connects on request.
     pub fn waiting_load(&self, ipv: Ipv, cgroup: Option<&TestCgroup>) -> WaitingLoad {
         let sink = self.sink(ipv);
         let to = sink.address;
-        // A port that was just free, below the kernel's ephemeral range.
+        // A free port below the kernel's ephemeral range.
         let port = 20_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) as u16;
         let from = SocketAddr::new(if to.is_ipv4() { A4 } else { A6 }.parse().expect("good"), port);
         let child = self.a.run(move || {
@@ -148,11 +149,11 @@ impl WaitingLoad {
     }
 }
 
-/// A cgroup of our own below the root, gone when it is dropped.
+/// A cgroup below the root. Dropping the value removes it.
 pub struct TestCgroup(std::path::PathBuf);
 
 impl TestCgroup {
-    /// `None`, with the reason printed, where none can be made.
+    /// Creates the cgroup. Returns `None`, with the reason printed, if that is not permitted.
     pub fn make() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -179,7 +180,7 @@ impl TestCgroup {
 
 impl Drop for TestCgroup {
     fn drop(&mut self) {
-        // Processes that were killed leave it a moment later.
+        // A killed process leaves the cgroup a moment later.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -192,7 +193,7 @@ impl Drop for TestCgroup {
 const SEND_FROM: &str = "ANABRANCH_PACE_TEST_SEND_FROM";
 const SEND_TO: &str = "ANABRANCH_PACE_TEST_SEND_TO";
 
-/// Runs in the process that [`Pair::foreign_load`] starts: fills a flow until the other end closes.
+/// Fills a flow until the other end closes, if this process was started by [`Pair::foreign_load`].
 pub fn send_if_asked() {
     let Ok(to) = std::env::var(SEND_TO) else { return };
     let _ = std::io::stdin().read(&mut [0]);
@@ -249,7 +250,7 @@ impl Sink {
     }
 }
 
-/// A flow that sends all that it may.
+/// A flow that sends as fast as it may.
 pub struct Load {
     pub flow: FlowKey,
     pub congestion_control: String,

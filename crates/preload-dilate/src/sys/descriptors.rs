@@ -1,4 +1,5 @@
-//! Waits for descriptors. Source: select(2), poll(2), epoll_wait(2), recvmmsg(2), mq_send(3), sigtimedwait(2), semop(2).
+//! Waits for descriptors. Source: select(2), poll(2), epoll_wait(2), recvmmsg(2), mq_send(3),
+//! sigtimedwait(2), semop(2).
 
 use anabranch_dilate::Clock;
 use libc::{
@@ -11,19 +12,19 @@ use super::{
     time_val_left, until,
 };
 
-/// Functions that wait for a duration in milliseconds.
+/// Defines functions that wait for a duration in milliseconds.
 macro_rules! milliseconds {
     ($($name:ident($($before:ident: $before_kind:ty),*; $ms:ident; $($after:ident: $after_kind:ty),*);)*) => {$(
-        /// The C library's, in the program's time.
+        /// The C library's function of this name, in the program's time.
         ///
         /// # Safety
-        /// As the C library's.
+        /// The caller must keep to the C library's rules for this function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($before: $before_kind,)* $ms: c_int, $($after: $after_kind),*) -> c_int {
             let Some(next) = next!($name as fn($($before_kind,)* c_int, $($after_kind),*) -> c_int) else {
                 return missing();
             };
-            // SAFETY: the program's own arguments, but for a number.
+            // SAFETY: passes the program's arguments on, except for a number.
             unsafe { next($($before,)* stretched_ms($ms), $($after),*) }
         }
     )*};
@@ -36,13 +37,13 @@ milliseconds! {
     epoll_pwait(epoll: c_int, events: *mut epoll_event, count: c_int; ms; mask: *const sigset_t);
 }
 
-/// Functions that wait for a duration that they do not change.
+/// Defines functions that wait for a duration without changing it.
 macro_rules! durations {
     ($($name:ident($($before:ident: $before_kind:ty),*; $span:ident; $($after:ident: $after_kind:ty),*);)*) => {$(
-        /// The C library's, in the program's time.
+        /// The C library's function of this name, in the program's time.
         ///
         /// # Safety
-        /// As the C library's.
+        /// The caller must keep to the C library's rules for this function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(
             $($before: $before_kind,)* $span: *const timespec, $($after: $after_kind),*
@@ -51,9 +52,9 @@ macro_rules! durations {
             else {
                 return missing();
             };
-            // SAFETY: the program's own pointer.
+            // SAFETY: the pointer is the program's, valid or null.
             let real = unsafe { stretched($span) };
-            // SAFETY: the program's own arguments, or a time that outlives the call.
+            // SAFETY: passes the program's arguments on, or a time that outlives the call.
             unsafe { next($($before,)* or_own(&real, $span), $($after),*) }
         }
     )*};
@@ -68,10 +69,10 @@ durations! {
     semtimedop(semaphores: c_int, operations: *mut sembuf, count: size_t; span;);
 }
 
-/// The C library's, in the program's time.
+/// The C library's function of this name, in the program's time.
 ///
 /// # Safety
-/// As the C library's.
+/// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn select(
     count: c_int,
@@ -82,18 +83,18 @@ pub unsafe extern "C" fn select(
 ) -> c_int {
     let next = next!(select as fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
     let Some(next) = next else { return missing() };
-    // SAFETY: the program's own pointer, or null.
+    // SAFETY: the pointer is the program's, valid or null.
     let own = unsafe { span.as_mut() };
     let (Some(dilation), Some(own)) = (dilation(), own) else {
-        // SAFETY: the program's own arguments, as it gave them.
+        // SAFETY: passes the program's arguments on unchanged.
         return unsafe { next(count, read, write, except, span) };
     };
     let Some(wait) = nanoseconds_of(own) else {
-        // SAFETY: as above.
+        // SAFETY: passes the program's arguments on unchanged.
         return unsafe { next(count, read, write, except, own) };
     };
     let mut real = time_val(dilation.stretched(wait));
-    // SAFETY: the program's own arguments, and a time that outlives the call.
+    // SAFETY: passes the program's arguments on, and a time that outlives the call.
     let result = unsafe { next(count, read, write, except, &mut real) };
     if let Some(left) = nanoseconds_of(&real) {
         *own = time_val_left(dilation.shrunk(left));
@@ -101,10 +102,10 @@ pub unsafe extern "C" fn select(
     result
 }
 
-/// The C library's, in the program's time.
+/// The C library's function of this name, in the program's time.
 ///
 /// # Safety
-/// As the C library's.
+/// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmmsg(
     fd: c_int,
@@ -115,20 +116,20 @@ pub unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     let next = next!(recvmmsg as fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int);
     let Some(next) = next else { return missing() };
-    // SAFETY: the program's own pointer.
+    // SAFETY: the pointer is the program's, valid or null.
     let real = unsafe { stretched(span) };
     let received = match real {
         Some(mut real) => {
-            // SAFETY: the program's own arguments, and a time that outlives the call.
+            // SAFETY: passes the program's arguments on, and a time that outlives the call.
             let received = unsafe { next(fd, messages, count, flags, &mut real) };
-            // SAFETY: it is not null, as it was read.
+            // SAFETY: the pointer is not null, because its target was read.
             let own = unsafe { span.as_mut() };
             if let (Some(own), Some(dilation), Some(left)) = (own, dilation(), nanoseconds(&real)) {
                 *own = time_spec(dilation.shrunk(left));
             }
             received
         }
-        // SAFETY: the program's own arguments, as it gave them.
+        // SAFETY: passes the program's arguments on unchanged.
         None => unsafe { next(fd, messages, count, flags, span) },
     };
     for index in 0..usize::try_from(received).unwrap_or(0) {
@@ -138,10 +139,10 @@ pub unsafe extern "C" fn recvmmsg(
     received
 }
 
-/// The C library's, in the program's time.
+/// The C library's function of this name, in the program's time.
 ///
 /// # Safety
-/// As the C library's.
+/// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mq_timedsend(
     queue: mqd_t,
@@ -152,16 +153,16 @@ pub unsafe extern "C" fn mq_timedsend(
 ) -> c_int {
     let next = next!(mq_timedsend as fn(mqd_t, *const c_char, size_t, c_uint, *const timespec) -> c_int);
     let Some(next) = next else { return missing() };
-    // SAFETY: the program's own pointer.
+    // SAFETY: the pointer is the program's, valid or null.
     let real = unsafe { until(Some(Clock::Realtime), at) };
-    // SAFETY: the program's own arguments, or a time that outlives the call.
+    // SAFETY: passes the program's arguments on, or a time that outlives the call.
     unsafe { next(queue, message, bytes, priority, or_own(&real, at)) }
 }
 
-/// The C library's, in the program's time.
+/// The C library's function of this name, in the program's time.
 ///
 /// # Safety
-/// As the C library's.
+/// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn mq_timedreceive(
     queue: mqd_t,
@@ -173,9 +174,9 @@ pub unsafe extern "C" fn mq_timedreceive(
     let next =
         next!(mq_timedreceive as fn(mqd_t, *mut c_char, size_t, *mut c_uint, *const timespec) -> ssize_t);
     let Some(next) = next else { return missing() as ssize_t };
-    // SAFETY: the program's own pointer.
+    // SAFETY: the pointer is the program's, valid or null.
     let real = unsafe { until(Some(Clock::Realtime), at) };
-    // SAFETY: the program's own arguments, or a time that outlives the call.
+    // SAFETY: passes the program's arguments on, or a time that outlives the call.
     unsafe { next(queue, message, bytes, priority, or_own(&real, at)) }
 }
 

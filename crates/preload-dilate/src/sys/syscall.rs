@@ -1,11 +1,12 @@
-//! System calls by number, as Rust's standard library and tokio make them for futexes. Source: syscall(2), futex(2).
+//! System calls by number, as Rust's standard library and tokio make them for futexes. Source:
+//! syscall(2), futex(2).
 
 use anabranch_dilate::Clock;
 use libc::{c_int, c_long, clockid_t, timespec};
 
 use super::{clocks, descriptors, missing, or_own, sleeps, stretched, stretched_ms, timers, until};
 
-// Operations of futex(2); the others wait for nothing, or have a number where these have a time.
+// Operations of futex(2). Other operations do not wait, or have a number in place of the time.
 const COMMAND_MASK: c_long = 127;
 const CLOCK_REALTIME: c_long = 256;
 const WAIT: c_long = 0;
@@ -14,27 +15,28 @@ const WAIT_BITSET: c_long = 9;
 const WAIT_REQUEUE_PI: c_long = 11;
 const LOCK_PI2: c_long = 13;
 
-/// The time of a futex operation by the machine; `None` if the program's own is good as it stands.
+/// The machine's time for a futex operation; `None` if the program's own time is used.
 ///
 /// # Safety
-/// `time` is what the program has given the operation.
+/// `time` must be the pointer that the program passed to the operation.
 unsafe fn futex_time(operation: c_long, time: *const timespec) -> Option<timespec> {
     let by_flag = if operation & CLOCK_REALTIME != 0 { Clock::Realtime } else { Clock::Monotonic };
     let clock = match operation & COMMAND_MASK {
-        // SAFETY: the operation has a time there, or null.
+        // SAFETY: the operation's argument is null or points to a time.
         WAIT => return unsafe { stretched(time) },
         LOCK_PI => Clock::Realtime,
         WAIT_BITSET | WAIT_REQUEUE_PI | LOCK_PI2 => by_flag,
         _ => return None,
     };
-    // SAFETY: as above.
+    // SAFETY: the operation's argument is null or points to a time.
     unsafe { until(Some(clock), time) }
 }
 
-/// The C library's, in the program's time. C passes the arguments of a function with `...` as these are passed.
+/// The C library's `syscall`, in the program's time. C passes variadic arguments in the same way as
+/// the arguments of this function.
 ///
 /// # Safety
-/// As the C library's.
+/// The caller must keep to the C library's rules for this function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(
     number: c_long,
@@ -48,12 +50,12 @@ pub unsafe extern "C" fn syscall(
     let next = next!(syscall as fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long);
     let Some(next) = next else { return missing().into() };
     if super::dilation().is_none() {
-        // SAFETY: the program's own arguments, as it gave them.
+        // SAFETY: passes the program's arguments on unchanged.
         return unsafe { next(number, a, b, c, d, e, f) };
     }
     let time = |argument: c_long| argument as *const timespec;
     let with = |real: &Option<timespec>, own: c_long| or_own(real, time(own)) as c_long;
-    // SAFETY: each branch passes the program's own arguments on, or a time that outlives the call.
+    // SAFETY: each branch passes the program's arguments on, or a time that outlives the call.
     unsafe {
         match number {
             libc::SYS_futex => {
@@ -108,14 +110,14 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
-/// Calls that younger machines lack; `None` for all others.
+/// Makes system calls that newer architectures lack; `None` for all other calls.
 ///
 /// # Safety
-/// As the C library's `syscall`.
+/// See the C library's `syscall`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn old(number: c_long, arguments: [c_long; 6]) -> Option<c_long> {
     let [a, b, c, d, e, _] = arguments;
-    // SAFETY: the program's own arguments, as it gave them.
+    // SAFETY: passes the program's arguments on unchanged.
     unsafe {
         match number {
             libc::SYS_time => Some(clocks::time(a as *mut _)),

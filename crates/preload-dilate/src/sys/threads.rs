@@ -1,4 +1,5 @@
-//! Waits of threads for each other. Source: pthread_cond_timedwait(3p), sem_wait(3), the manual of glibc ("Waiting with Explicit Clocks").
+//! Waits of threads for one another. Source: pthread_cond_timedwait(3p), sem_wait(3), the manual of
+//! glibc ("Waiting with Explicit Clocks").
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -10,27 +11,27 @@ use libc::{
 
 use super::{likely_clock, missing, or_own, until};
 
-/// Functions that wait until an instant of a clock.
+/// Defines functions that wait until an instant of a clock.
 macro_rules! instants {
     ($($name:ident($($argument:ident: $kind:ty),*; $at:ident) by $clock:expr;)*) => {$(
-        /// The C library's, in the program's time.
+        /// The C library's function of this name, in the program's time.
         ///
         /// # Safety
-        /// As the C library's.
+        /// The caller must keep to the C library's rules for this function.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $kind,)* $at: *const timespec) -> c_int {
             let Some(next) = next!($name as fn($($kind,)* *const timespec) -> c_int) else { return missing() };
             let clock = $clock;
-            // SAFETY: the program's own pointer.
+            // SAFETY: the pointer is the program's, valid or null.
             let real = unsafe { until(clock, $at) };
-            // SAFETY: the program's own arguments, or a time that outlives the call.
+            // SAFETY: passes the program's arguments on, or a time that outlives the call.
             unsafe { next($($argument,)* or_own(&real, $at)) }
         }
     )*};
 }
 
 instants! {
-    // SAFETY: the program's own condition variable and time.
+    // SAFETY: the condition variable and the time are the program's.
     pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t; at) by unsafe { condition_clock(condition, at) };
     pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t; at)
         by Clock::of(clock);
@@ -48,41 +49,43 @@ instants! {
     mtx_timedlock(mutex: *mut c_void; at) by Some(Clock::Realtime);
 }
 
-/// Offset and bit of a condition variable's clock in glibc (since 2.25: `__wrefs`, `__PTHREAD_COND_CLOCK_MONOTONIC_MASK`).
+/// Offset in glibc of the word with a condition variable's clock bit, then that bit (since 2.25:
+/// `__wrefs`, `__PTHREAD_COND_CLOCK_MONOTONIC_MASK`).
 const CLOCK_AT: usize = 36;
 const CLOCK_BIT: u8 = 2;
 
-/// Whether condition variables have their clock at [`CLOCK_AT`]: 0 before that was tried.
+/// Whether condition variables have their clock bit at [`CLOCK_AT`]: 0 before this was checked.
 static HAS_CLOCK: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 
-/// The clock of a condition variable, by its attribute. POSIX has no function that tells it.
+/// The clock of a condition variable, from its attribute. POSIX has no function that returns this
+/// clock.
 ///
 /// # Safety
-/// The pointers are the program's own to an initialised condition variable and a time.
+/// The pointers must be to an initialised condition variable and a time of the program.
 unsafe fn condition_clock(condition: *const pthread_cond_t, at: *const timespec) -> Option<Clock> {
     if has_clock() {
-        // SAFETY: it lies within the structure.
+        // SAFETY: the byte is within the structure.
         let byte = unsafe { clock_byte(condition) };
         return Some(if byte & CLOCK_BIT == 0 { Clock::Realtime } else { Clock::Monotonic });
     }
-    // SAFETY: by this function's own condition.
+    // SAFETY: the caller upholds this function's condition.
     unsafe { at.as_ref() }.map(likely_clock)
 }
 
 /// # Safety
-/// The pointer is to a condition variable.
+/// The pointer must be to a condition variable.
 unsafe fn clock_byte(condition: *const pthread_cond_t) -> u8 {
     const { assert!(CLOCK_AT + 4 <= size_of::<pthread_cond_t>()) };
-    // Other threads write the word meanwhile, but never this bit.
+    // Other threads may write the word meanwhile, but never change this bit.
     let word = condition.cast::<u8>().wrapping_add(CLOCK_AT).cast::<std::sync::atomic::AtomicU32>();
-    // SAFETY: by this function's own condition; the structure is aligned for words.
+    // SAFETY: the caller upholds this function's condition; the structure is aligned for words.
     unsafe { (*word).load(Relaxed) as u8 }
 }
 
-/// Tries the layout on condition variables of our own.
+/// Checks the layout with condition variables of our own.
 fn has_clock() -> bool {
     match HAS_CLOCK.load(Relaxed) {
         UNKNOWN => {
@@ -96,17 +99,17 @@ fn has_clock() -> bool {
     }
 }
 
-/// The clock's byte in a fresh condition variable.
+/// Reads the clock's byte in a new condition variable.
 fn probe(clock: clockid_t) -> Option<u8> {
-    // SAFETY: the C library fills both before they are read; zeros are no invalid value of either.
+    // SAFETY: the C library fills both structures before they are read; zeros are valid for both.
     let (mut attribute, mut condition): (pthread_condattr_t, pthread_cond_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: both pointers are to structures of this function.
     let is_made = unsafe {
         libc::pthread_condattr_init(&mut attribute) == 0
             && libc::pthread_condattr_setclock(&mut attribute, clock) == 0
             && libc::pthread_cond_init(&mut condition, &attribute) == 0
     };
-    // SAFETY: it is initialised where it is read, and nobody waits for it.
+    // SAFETY: the condition variable is initialised, and no thread waits for it.
     is_made.then(|| unsafe {
         let byte = clock_byte(&condition);
         libc::pthread_cond_destroy(&mut condition);
@@ -120,7 +123,7 @@ mod tests {
 
     #[cfg(target_env = "gnu")]
     #[test]
-    fn condition_variables_have_their_clock_where_it_is_read() {
+    fn condition_variable_clock_is_read_correctly() {
         assert!(has_clock());
         assert_eq!(probe(libc::CLOCK_MONOTONIC).map(|byte| byte & CLOCK_BIT), Some(CLOCK_BIT));
         assert_eq!(probe(libc::CLOCK_REALTIME).map(|byte| byte & CLOCK_BIT), Some(0));

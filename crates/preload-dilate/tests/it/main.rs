@@ -1,8 +1,10 @@
-//! Unchanged programs under the library, at factors 1, 4 and 20: how long their waits take by their own clocks and by the machine's, and how
-//! often they wake up.
+//! Tests with unmodified programs under the library, at factors 1, 4 and 20. They check how long
+//! the programs' waits take by their own clocks and by the machine's clock, and how often the
+//! programs wake up.
 //!
-//! A wait until an instant that the library misses is past at once, and its program spins. So each program's switches of context and its
-//! processor time are compared with those at factor 1. Programs that this machine lacks are skipped with a reason. Read [`check_waits`].
+//! If the library misses a wait until an instant, the wait ends immediately, and its program spins.
+//! So each program's context switches and processor time are compared with the run at factor 1.
+//! Programs that this machine lacks are skipped with a reason. Read [`check_waits`].
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver: they run programs and use the clock")]
 
@@ -21,43 +23,44 @@ use anabranch_units::Dilation;
 const FACTORS: [u32; 3] = [1, 4, 20];
 /// Length of each wait of the programs.
 const WAIT: Duration = Duration::from_millis(25);
-/// Longest lateness of a wait on a busy machine.
+/// Maximum lateness of a wait on a busy machine.
 const LATENESS: Duration = Duration::from_millis(700);
-/// Rounding of a program's own clock.
+/// Rounding error of a program's own clock.
 const ROUNDING: Duration = Duration::from_micros(1_100);
-/// Switches of context and processor time that a program may have beyond those at factor 1. Java's own threads made 123 to 555
-/// in runs beside other programs. A wait that the library misses spins, and takes processor time for half a second at factor 20.
+/// Context switches, then processor time, that a program may have beyond the run at factor 1.
+/// Java's own threads made 123 to 555 switches in runs beside other programs. A wait that the
+/// library misses spins, and takes processor time for half a second at factor 20.
 const SWITCHES_MORE: i64 = 1_000;
 const CPU_MORE: Duration = Duration::from_millis(400);
 
-/// A run of a program.
+/// Result of a program's run.
 #[derive(Debug)]
 pub struct Run {
     /// Exit status.
     pub status: ExitStatus,
-    /// Text on standard output, then on standard error.
+    /// Text on standard output, followed by standard error.
     pub output: String,
-    /// By the machine's clock.
+    /// Duration by the machine's clock.
     pub took: Duration,
-    /// Times that the program gave up the processor.
+    /// Number of times that the program gave up the processor.
     pub switches: i64,
-    /// Processor time.
+    /// Processor time used.
     pub cpu: Duration,
 }
 
-/// The library, which cargo puts beside the tests of its room.
+/// Path of the library, which cargo puts into the same folder as the tests of its crate.
 pub fn library() -> PathBuf {
     let path = std::env::current_exe().expect("it runs").with_file_name(LIBRARY);
     assert!(path.exists(), "{} is built with the tests", path.display());
     path
 }
 
-/// Stretched time from now on.
+/// Program time with this factor, starting now.
 fn time(factor: u32) -> ProgramTime {
     ProgramTime::now(Dilation::try_from(factor).expect("in range"))
 }
 
-/// The program under a factor.
+/// A command that runs the program under this factor.
 pub fn dilated(program: &str, factor: u32) -> Command {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", library()).envs(time(factor).variables());
@@ -73,9 +76,9 @@ pub fn run(command: &mut Command) -> Run {
     std::io::Read::read_to_string(child.stdout.as_mut().expect("piped"), &mut output).expect("text");
     std::io::Read::read_to_string(child.stderr.as_mut().expect("piped"), &mut errors).expect("text");
     let (mut status, pid) = (0, child.id() as libc::pid_t);
-    // SAFETY: zeros are a value of the structure.
+    // SAFETY: zeros are a valid value of the structure.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both outlive the call; nobody else waits for this child.
+    // SAFETY: both pointers outlive the call; no other thread waits for this child.
     assert_eq!(unsafe { libc::wait4(pid, &mut status, 0, &mut used) }, pid);
     let cpu = [used.ru_utime, used.ru_stime]
         .map(|part| Duration::from_secs(part.tv_sec as u64) + Duration::from_micros(part.tv_usec as u64));
@@ -88,12 +91,12 @@ pub fn run(command: &mut Command) -> Run {
     Run { status, output, took: begun.elapsed(), switches: used.ru_nvcsw, cpu: cpu[0] + cpu[1] }
 }
 
-/// Whether a program is there.
+/// Returns true if a program is installed.
 pub fn is_there(program: &str, version: &str) -> bool {
     Command::new(program).arg(version).output().is_ok_and(|output| output.status.success())
 }
 
-/// Runs a program that prints its waits, at each factor.
+/// Runs a program that prints its waits at each factor, and checks the waits.
 fn check_waits(name: &str, command: impl Fn(u32) -> Command) {
     let mut first: Option<Run> = None;
     for factor in FACTORS {
@@ -132,7 +135,7 @@ fn check_waits(name: &str, command: impl Fn(u32) -> Command) {
     }
 }
 
-/// A program that cargo builds with the tests.
+/// Path of an example, which cargo builds with the tests.
 fn example(name: &str) -> String {
     let tests = std::env::current_exe().expect("it runs");
     let folder = tests.parent().and_then(|deps| deps.parent()).expect("cargo's folders");
@@ -178,7 +181,8 @@ fn waits_of_java_are_stretched() {
     assert!(compiled.status.success(), "{}", compiled.output);
     check_waits("java", |factor| {
         let mut command = dilated("java", factor);
-        // One collector and one compiler without further threads, so that no wake-ups of theirs are counted.
+        // One collector and one compiler thread, so that wake-ups of further threads are not
+        // counted.
         command.args(["-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
         command.arg(&folder).arg("Waits");
         command
@@ -186,9 +190,10 @@ fn waits_of_java_are_stretched() {
     std::fs::remove_dir_all(&folder).expect("ours");
 }
 
-/// Java's wait for ever was taken for one of another clock, and woke up 102 million times in a prototype.
+/// In a prototype, Java's infinite wait was assigned to the wrong clock, and woke up 102 million
+/// times.
 #[test]
-fn infinite_and_longest_waits_stay_so() {
+fn infinite_and_longest_waits_do_not_end_early() {
     if !is_there("python3", "--version") {
         return skip("no python3");
     }
@@ -200,7 +205,7 @@ fn infinite_and_longest_waits_stay_so() {
 }
 
 #[test]
-fn two_programs_of_one_base_agree_about_the_time() {
+fn programs_with_the_same_base_agree_about_time() {
     if !is_there("python3", "--version") {
         return skip("no python3");
     }
@@ -218,7 +223,7 @@ fn two_programs_of_one_base_agree_about_the_time() {
     assert!((0.5 / 20.0..=real / 20.0).contains(&between), "{between} s of {real} s");
 }
 
-/// A lookup takes the loader's lock, which a signal's handler may not.
+/// A lookup takes the loader's lock, which a signal handler must not take.
 #[test]
 fn functions_are_looked_up_before_the_program_begins() {
     let mut command = dilated("sleep", 4);
@@ -232,7 +237,7 @@ fn functions_are_looked_up_before_the_program_begins() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_read_ends_the_program() {
+fn invalid_variable_ends_the_program() {
     for (factor, base, words) in [("0", "1,2,3,4,5", "1 to 1024"), ("4", "1,2", "five times")] {
         let mut command = Command::new("sh");
         command.env("LD_PRELOAD", library()).args(["-c", "echo never"]);
@@ -244,7 +249,7 @@ fn a_variable_that_cannot_be_read_ends_the_program() {
 }
 
 #[test]
-fn without_a_base_children_have_their_parents() {
+fn children_inherit_the_base_of_their_parent() {
     let mut command = Command::new("sh");
     command.env("LD_PRELOAD", library()).env("ANABRANCH_DILATION", "4").env_remove("ANABRANCH_DILATION_BASE");
     let run = run(command.args(["-c", "echo $ANABRANCH_DILATION_BASE"]));

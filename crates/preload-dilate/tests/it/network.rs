@@ -1,4 +1,4 @@
-//! Programs of networks under the library: curl, ping, iperf3, sockperf.
+//! Tests with network programs under the library: curl, ping, iperf3, sockperf.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, UdpSocket};
@@ -10,7 +10,7 @@ use anabranch_testing::skip::skip;
 use super::{FACTORS, LATENESS, dilated, is_there, run};
 
 #[test]
-fn curl_gives_up_after_its_stretched_time() {
+fn curl_times_out_after_its_stretched_timeout() {
     if !is_there("curl", "--version") {
         return skip("no curl");
     }
@@ -21,7 +21,7 @@ fn curl_gives_up_after_its_stretched_time() {
         let mut command = dilated("curl", factor);
         command.args(["--silent", "--max-time", &LIMIT_S.to_string(), "--write-out", "%{time_total}", &url]);
         let run = run(&mut command);
-        // Operation timeout (curl's manual).
+        // The exit status for a timeout (curl's manual).
         assert_eq!(run.status.code(), Some(28), "{run:?}");
         let total: f64 = run.output.trim().parse().expect("a number");
         let longest = LIMIT_S + LATENESS.as_secs_f64() / f64::from(factor);
@@ -32,7 +32,7 @@ fn curl_gives_up_after_its_stretched_time() {
     }
 }
 
-/// #51: under a patched kernel ping saw 999 and 2,997 ms for 1 s at factor 2.
+/// #51: under a patched kernel, ping measured 999 and 2,997 ms for 1 s at factor 2.
 #[test]
 fn ping_keeps_its_interval_and_sees_short_round_trips() {
     if !is_there("ping", "-V") {
@@ -93,7 +93,7 @@ fn iperf3_measures_the_rate_of_its_own_time() {
         let mut server = dilated("iperf3", factor);
         server.args(["--server", "--one-off", "--forceflush", "--bind", "127.0.0.1", "--port", &port]);
         let mut server = server.stdout(Stdio::piped()).spawn().expect("it starts");
-        // A client that comes too early may connect to itself.
+        // A client that starts before the server may connect to itself.
         let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("listening")), "the server ends early");
         let mut client = dilated("iperf3", factor);
@@ -119,7 +119,7 @@ fn iperf3_measures_the_rate_of_its_own_time() {
     }
 }
 
-/// sockperf counts the processor's ticks, whose rate it finds by the clock.
+/// sockperf counts the processor's ticks, and calibrates their rate with the clock.
 #[test]
 fn sockperf_runs_for_its_own_time() {
     if !is_there("sockperf", "--version") {
@@ -143,7 +143,7 @@ fn sockperf_runs_for_its_own_time() {
         let total: f64 = total.split(' ').next().expect("never empty").parse().expect("a number");
         println!("sockperf at {factor}: {total} s of {:?}", client.took);
         assert!((0.95..=1.3).contains(&total), "at {factor}: {total} s");
-        // It warms up, runs for 1 s, and ends after as long again.
+        // sockperf warms up, runs for 1 s, and takes another second to end.
         assert!(client.took >= Duration::from_secs(2 * u64::from(factor)), "at {factor}: {client:?}");
     }
 }

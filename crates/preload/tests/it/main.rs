@@ -1,4 +1,5 @@
-//! Unmodified programs with the library, and a socket that receives their announcements.
+//! Tests with unmodified programs that preload the library, and with a socket that receives their
+//! announcements.
 //!
 //! The programs are in Python, whose sockets are the C library's. Without Python, tests print the
 //! reason and count as skipped. Tests in `cli` use a real agent. Read [`World`] first.
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_testing::skip::{is_lacking, skip};
 
-/// Common start of all programs.
+/// First lines of all programs.
 const PROLOGUE: &str = "import os, socket, sys, threading\n\
     def connect(): return socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n";
 
@@ -26,9 +27,9 @@ struct World {
     received: Arc<Mutex<u64>>,
 }
 
-/// #17: a test was left out where descriptors had run out or a path was wrong, which is ours to mend.
+/// #17: a test was skipped if descriptors had run out or a path was wrong, which are our mistakes.
 #[test]
-fn what_may_be_our_mistake_leaves_no_test_out() {
+fn errors_of_our_own_never_skip_a_test() {
     let [eperm, enoent, enodev, emfile, enospc] = [1, 2, 19, 24, 28];
     let lacks = |code, codes: &[i32]| is_lacking(&std::io::Error::from_raw_os_error(code), codes);
     assert!(lacks(eperm, &[]));
@@ -38,14 +39,14 @@ fn what_may_be_our_mistake_leaves_no_test_out() {
     }
 }
 
-/// Entry of the separate program that the test below runs.
+/// Body of a separate process that the test below runs.
 #[test]
 #[ignore = "run by skips_are_counted_and_fail_where_forbidden"]
 fn a_test_that_cannot_run() {
     skip("no such\nthing");
 }
 
-/// #17: tests that were left out looked like tests that passed.
+/// #17: skipped tests looked like tests that passed.
 #[test]
 fn skips_are_counted_and_fail_where_forbidden() {
     let list = std::env::temp_dir().join(format!("anabranch-preload-{}-skipped", std::process::id()));
@@ -66,7 +67,8 @@ fn skips_are_counted_and_fail_where_forbidden() {
 }
 
 impl World {
-    /// `None`, with the reason printed, where there is no Python.
+    /// Creates the folder and its sockets. Returns `None`, with the reason printed, if there is no
+    /// Python.
     fn new(name: &str, is_agent_there: bool) -> Option<Self> {
         if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
             skip("no python3");
@@ -84,7 +86,7 @@ impl World {
                     let mut line = String::new();
                     BufReader::new(&stream).read_line(&mut line).expect("text");
                     lines.lock().expect("no panic").push(serde_json::from_str(&line).expect("JSON"));
-                    // The client may have gone without waiting.
+                    // The client may have disconnected without waiting.
                     let _ = stream.write_all(b"{\"ok\":true}\n");
                 }
             });
@@ -107,9 +109,9 @@ impl World {
         Some(Self { folder, lines, receiver, received })
     }
 
-    /// The program with the library and its two variables, which may be changed.
+    /// A command that runs the script with the library and its two variables, which may be changed.
     fn program(&self, script: &str) -> Command {
-        // Cargo puts the library beside the tests of its room.
+        // Cargo puts the library into the same folder as the tests of its crate.
         let tests = std::env::current_exe().expect("it runs");
         let library = tests.with_file_name("libanabranch_preload.so");
         assert!(library.exists(), "{} is built with the tests", library.display());
@@ -125,7 +127,7 @@ impl World {
         finished(&mut self.program(script))
     }
 
-    /// The sizes that were announced, in order, once this many were.
+    /// The announced sizes in order, once `count` of them have arrived.
     fn sizes(&self, count: usize) -> Vec<u64> {
         let sizes = || -> Vec<u64> {
             let lines = self.lines.lock().expect("no panic");
@@ -166,7 +168,7 @@ fn finished(command: &mut Command) -> String {
 }
 
 #[test]
-fn program_is_announced_past_mice_size_and_later() {
+fn program_is_announced_above_mice_size_and_after_growth() {
     let Some(world) = World::new("grows", true) else { return };
     let port = world.run(
         "s = connect()\nfor n in (40_000, 9_999, 1, 12_499, 1, 400_000): s.sendall(bytes(n))\n\
@@ -194,7 +196,7 @@ fn sendfile_announces_the_rest_before_it_sends() {
 }
 
 #[test]
-fn each_way_to_send_is_counted() {
+fn every_send_function_is_counted() {
     let Some(world) = World::new("ways", true) else { return };
     for send in [
         "os.write(s.fileno(), bytes(70_000))",
@@ -212,7 +214,7 @@ fn each_way_to_send_is_counted() {
 }
 
 #[test]
-fn connections_that_take_a_descriptors_place_begin_anew() {
+fn connection_on_a_reused_descriptor_restarts_the_count() {
     let Some(world) = World::new("reuse", true) else { return };
     world.run(
         "fds = set()\nfor _ in range(3):\n    s = connect(); fds.add(s.fileno()); s.sendall(bytes(60_000)); s.close()\n\
@@ -224,7 +226,7 @@ fn connections_that_take_a_descriptors_place_begin_anew() {
 }
 
 #[test]
-fn duplicates_and_ranges_that_are_closed_begin_anew() {
+fn closed_duplicates_and_ranges_restart_the_count() {
     let Some(world) = World::new("anew", true) else { return };
     // The C library closes the descriptor of `fclose` internally, so its entry stays.
     world.run(
@@ -252,7 +254,7 @@ fn accepted_connections_are_announced_too() {
 }
 
 #[test]
-fn what_is_no_tcp_is_not_announced() {
+fn only_tcp_sockets_are_announced() {
     let Some(world) = World::new("other", true) else { return };
     world.run(
         "f = open('file', 'wb', buffering=0); f.write(bytes(1_000_000))\n\
@@ -284,7 +286,7 @@ fn threads_and_forked_children_are_announced() {
 }
 
 #[test]
-fn errors_are_the_kernels_also_where_something_is_announced() {
+fn errors_are_unchanged_by_announcements() {
     let Some(world) = World::new("errors", true) else { return };
     let script = "import errno\n\
          s = connect(); s.setblocking(False)\n\
@@ -318,7 +320,7 @@ fn program_runs_unchanged_without_agent_or_variable() {
 }
 
 #[test]
-fn what_cannot_be_a_name_is_never_announced() {
+fn invalid_coflow_name_is_never_announced() {
     let Some(world) = World::new("name", true) else { return };
     let script = "s = connect(); s.sendall(bytes(int(os.environ['SIZE'])))";
     for name in ["a b", "\u{e9}", &"x".repeat(129)] {
@@ -329,7 +331,7 @@ fn what_cannot_be_a_name_is_never_announced() {
 }
 
 #[test]
-fn an_agent_that_comes_later_is_found() {
+fn agent_that_starts_later_is_found() {
     let Some(world) = World::new("later", false) else { return };
     let listener = world.folder.join("agent.sock");
     let script = "import time\ns = connect(); s.sendall(bytes(60_000))\n\

@@ -1,10 +1,10 @@
-//! Reads files with a reader that shares no code with the writer and refuses everything unexpected.
+//! Tests with a reader that shares no code with the writer and refuses all unexpected content.
 
 use super::*;
 use crate::Cell;
 use proptest::prelude::*;
 
-/// A value of Thrift's compact protocol.
+/// A value in Thrift's compact protocol.
 #[derive(Debug)]
 enum Node {
     Bool(bool),
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
             other => panic!("type {other}"),
         }
     }
-    /// The bits of a number, lowest first.
+    /// Decodes numbers of `width` bits, which start at the lowest bit.
     fn packed(bytes: &[u8], width: usize, n: usize) -> u32 {
         (0..width)
             .map(|bit| n * width + bit)
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         }
         numbers
     }
-    /// The part of a page's header that belongs to its type, and the page.
+    /// The page after a page header, and the part of the header that belongs to the page's type.
     fn page(&mut self, page_type: i64, field: i64) -> (Node, Self) {
         let header = self.node(12);
         assert_eq!((header.int(1), header.int(2)), (page_type, header.int(3)));
@@ -192,7 +192,7 @@ fn read_chunk(file: &[u8], meta: &Node, kind: Kind) -> Vec<Value> {
     cells
 }
 
-/// Names, kinds and cells by column.
+/// Reads the names, kinds and cells of all columns.
 fn read(file: &[u8]) -> Vec<(String, Kind, Vec<Value>)> {
     let (body, end) = file.split_at(file.len() - 8);
     assert_eq!((&file[..4], &end[4..]), (MAGIC, MAGIC));
@@ -258,7 +258,7 @@ fn cell(value: &Value) -> Cell<'_> {
 }
 
 fn column() -> impl Strategy<Value = (Kind, Vec<Value>)> {
-    // Few different values, so that there are runs; nulls in one of two columns.
+    // Few different values, so that there are runs; half of the columns have nulls.
     let value =
         prop_oneof![Just(Kind::I64), Just(Kind::U64), Just(Kind::F64), Just(Kind::Bool), Just(Kind::Text)];
     (value, 1u64..40, 0u64..2, proptest::collection::vec((any::<u64>(), 1usize..30), 0..40)).prop_map(
@@ -278,7 +278,7 @@ fn column() -> impl Strategy<Value = (Kind, Vec<Value>)> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(columns in proptest::collection::vec(column(), 1..20)) {
+    fn written_columns_read_back_equal(columns in proptest::collection::vec(column(), 1..20)) {
         let rows = columns.iter().map(|(_, cells)| cells.len()).min().expect("a column");
         let mut table = Table::default();
         let expected: Vec<_> = columns.into_iter().enumerate().map(|(n, (kind, mut cells))| {
@@ -291,7 +291,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_of_any_width_survive_the_hybrid(width in 1u8..=20, runs in proptest::collection::vec((any::<u32>(), 1usize..20), 0..60)) {
+    fn hybrid_encoding_preserves_numbers_of_any_width(width in 1u8..=20, runs in proptest::collection::vec((any::<u32>(), 1usize..20), 0..60)) {
         let numbers: Vec<u32> =
             runs.iter().flat_map(|(x, run)| std::iter::repeat_n(x & ((1 << width) - 1), *run)).collect();
         let mut bytes = Vec::new();
@@ -303,7 +303,7 @@ proptest! {
 }
 
 #[test]
-fn a_table_of_several_row_groups_reads_back() {
+fn table_of_several_row_groups_reads_back() {
     let mut table = Table::new(&[("flow", Kind::U64), ("name", Kind::Text), ("took_s", Kind::F64)])
         .expect("units are there");
     let mut expected = [Vec::new(), Vec::new(), Vec::new()];
@@ -321,7 +321,7 @@ fn a_table_of_several_row_groups_reads_back() {
 }
 
 #[test]
-fn empty_tables_and_columns_without_a_value_read_back() {
+fn empty_tables_and_empty_columns_read_back() {
     let mut table = Table::new(&[("name", Kind::Text), ("up", Kind::Bool)]).expect("good names");
     assert_eq!(read(&written(&table))[0], ("name".into(), Kind::Text, vec![]));
     table.push(&[Cell::Null, Cell::Null]).expect("fits");
@@ -329,17 +329,17 @@ fn empty_tables_and_columns_without_a_value_read_back() {
     assert!(read(&written(&Table::default())).is_empty());
 }
 
-/// pyarrow 26.0, Polars 2.1 and the crate `parquet` 60.1 have read the file of this hash: all
-/// values and nulls were equal. After a change of the bytes, repeat that check.
+/// pyarrow 26.0, Polars 2.1 and the crate `parquet` 60.1 have read the file with this hash: all
+/// values and nulls were equal. After a change of the bytes, repeat the check with these readers.
 #[test]
-fn the_bytes_are_those_that_other_readers_have_read() {
+fn file_hash_matches_the_one_checked_by_other_readers() {
     let hash = written(&sample()).iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     assert_eq!(hash, 5_192_121_141_035_713_509);
 }
 
-/// A sample of everything: two row groups, runs and groups, nulls, the extremes of each kind, a
+/// A sample with two row groups, runs and groups, nulls, the extreme values of each kind, and a
 /// column of nulls.
 fn sample() -> Table {
     let kinds = [Kind::I64, Kind::U64, Kind::F64, Kind::Bool, Kind::Text, Kind::Text];

@@ -5,16 +5,16 @@
 //! RFC 2018 sections 2 and 3 (SACK), RFC 3168 sections 5 and 6.1 (ECN), RFC 1071 (checksum), RFC
 //! 6864 section 4 (no identification without fragments).
 //!
-//! Lengths come from the simulation: the IP packet is as long as the simulated packet, and
-//! everything except its payload is headers. The TCP options fill the room that the fixed headers
-//! leave. If not all of them fit,
+//! The simulation determines lengths: the IP packet is as long as the simulated packet, and all of
+//! it except the payload is headers. TCP options fill the bytes that the fixed headers leave. If
+//! not all options fit,
 //!
 //! - options of a SYN are included in the order maximum segment size, SACK permitted, window scale;
-//! - timestamps are included unless they take the room of the first SACK block, which carries more
-//!   information;
-//! - SACK blocks that do not fit are left out, the last first.
+//! - timestamps are left out if they would leave no room for the first SACK block, which carries
+//!   more information;
+//! - SACK blocks that do not fit are left out, starting with the last.
 //!
-//! Remaining room is filled with zeros (end of option list). A 40-byte ACK has no option.
+//! Remaining bytes are filled with zeros (end of option list). A 40-byte ACK has no option.
 //!
 //! Checksums are computed for a payload of zeros. Leaves out: fragments, IPv6, Ethernet. Read
 //! [`PacketHead`] first.
@@ -40,20 +40,20 @@ const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// The properties of a simulated packet that its headers show.
+/// The properties of a simulated packet that appear in its headers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PacketHead<'a> {
     /// Source host; see [`host_address`].
     pub src: u16,
     /// Destination host; see [`host_address`].
     pub dst: u16,
-    /// The sender's port.
+    /// Port of the sender.
     pub src_port: u16,
-    /// The receiver's port.
+    /// Port of the receiver.
     pub dst_port: u16,
-    /// Length of the IP packet, headers included.
+    /// Length of the IP packet in bytes, headers included.
     pub size_bytes: u32,
-    /// Whether queues may mark it, or have marked it.
+    /// ECN field: whether queues may mark the packet, or have marked it.
     pub ecn: Ecn,
     /// The content of the IP packet.
     pub kind: PacketKind<'a>,
@@ -67,7 +67,7 @@ pub enum Ecn {
     NotEct = 0,
     /// The packet may be marked.
     Ect0 = 2,
-    /// The packet may be marked; the other codepoint.
+    /// The packet may be marked; the other code point.
     Ect1 = 1,
     /// Congestion was experienced.
     Ce = 3,
@@ -85,47 +85,48 @@ pub enum PacketKind<'a> {
 /// A TCP segment without its payload.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpHead<'a> {
-    /// Sequence number of its first byte, modulo 2^32.
+    /// Sequence number of the segment's first byte, modulo 2^32.
     pub seq: u32,
     /// The next expected sequence number; `None` leaves the ACK flag unset.
     pub ack: Option<u32>,
-    /// Bytes of data. The rest of the packet is headers.
+    /// Number of data bytes. The remaining bytes of the packet are headers.
     pub payload_bytes: u32,
     /// Options of a SYN; `None` for other segments.
     pub syn: Option<SynOptions>,
-    /// The stream ends after its data.
+    /// True if the stream ends after this segment's data.
     pub fin: bool,
-    /// The connection is reset.
+    /// True if the segment resets the connection.
     pub rst: bool,
-    /// Congestion was experienced; on a SYN, that ECN is supported (RFC 3168 section 6.1).
+    /// True if congestion was experienced; on a SYN, true if ECN is supported (RFC 3168 section
+    /// 6.1).
     pub ece: bool,
-    /// The sender has reduced its window.
+    /// True if the sender has reduced its window.
     pub cwr: bool,
-    /// Value of the field on the wire: already shifted by the window scale of the connection.
+    /// Window field on the wire, already shifted by the window scale of the connection.
     pub window: u16,
-    /// First sequence number of each block and the number after its last, most recent block first.
-    /// At most four fit, and three together with timestamps (RFC 2018 section 3).
+    /// First sequence number of each SACK block, and the number after its last, most recent block
+    /// first. At most four blocks fit, and three together with timestamps (RFC 2018 section 3).
     pub sack: &'a [(u32, u32)],
     /// Timestamp value and echo reply.
     pub timestamps: Option<(u32, u32)>,
 }
 
-/// Options of SYN segments only.
+/// Options that only SYN segments have.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SynOptions {
     /// Maximum segment size.
     pub mss_bytes: Option<u16>,
-    /// Whether selective acknowledgements are permitted.
+    /// True if selective acknowledgements are permitted.
     pub sack_permitted: bool,
     /// Window scale in bits; at most 14 (RFC 7323 section 2.3).
     pub window_shift: Option<u8>,
 }
 
-/// Why no such headers exist.
+/// Reason why a packet has no valid headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeadError {
-    /// The packet is longer than an IP packet can be.
+    /// The packet is longer than the maximum of an IP packet.
     TooLong {
         /// Length of the simulated packet.
         got_bytes: u32,
@@ -135,8 +136,7 @@ pub enum HeadError {
         /// Length of the simulated packet.
         got_bytes: u32,
     },
-    /// The length of the packet without TCP's payload is not a possible length of IP's and TCP's
-    /// headers.
+    /// The length of the packet without TCP's payload is not a valid length of IP and TCP headers.
     HeaderLength {
         /// Length of the packet without its payload; negative if the payload is longer.
         got_bytes: i64,
@@ -166,12 +166,12 @@ impl std::fmt::Display for HeadError {
 }
 impl std::error::Error for HeadError {}
 
-/// The address of a host by its index: 10.0.0.1 for host 0, 10.1.0.0 for the last.
+/// The address of a host by its index: 10.0.0.1 for host 0, 10.1.0.0 for the last host.
 pub fn host_address(host: u16) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + u32::from(host))
 }
 
-/// The bytes from the first of IP's header to the last of TCP's or UDP's header.
+/// The bytes from the first of the IP header to the last of the TCP or UDP header.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Headers {
     bytes: [u8; HEADERS_BYTES_MAX],
@@ -194,7 +194,7 @@ impl Headers {
 }
 
 impl PacketHead<'_> {
-    /// The headers' bytes.
+    /// Encodes the headers.
     ///
     /// Errors: see [`HeadError`].
     pub(super) fn headers(&self) -> Result<Headers, HeadError> {
@@ -206,10 +206,10 @@ impl PacketHead<'_> {
         };
         let transport_at = IP_BYTES as usize;
         let mut headers = Headers::EMPTY;
-        // Version 4, five words; ECN below a DSCP of 0.
+        // Version 4 and a header of five words; then a DSCP of 0, and ECN.
         headers.extend(&[0x45, self.ecn as u8]);
         headers.extend(&size.to_be_bytes());
-        // No identification, "don't fragment".
+        // An identification of zero, and the flag "don't fragment".
         headers.extend(&[0, 0, 0x40, 0, TIME_TO_LIVE, protocol, 0, 0]);
         headers.extend(&host_address(self.src).octets());
         headers.extend(&host_address(self.dst).octets());
@@ -232,10 +232,10 @@ impl PacketHead<'_> {
                 transport_at + 6
             }
         };
-        // Pseudo header: addresses, protocol and length.
+        // The pseudo header: addresses, protocol and length.
         let pseudo = sum(&headers.bytes[12..20]) + u32::from(protocol) + (self.size_bytes - IP_BYTES);
         let checksum = !fold(pseudo + sum(&headers.as_slice()[transport_at..]));
-        // In UDP, zero means that there is no checksum.
+        // In UDP, a checksum of zero means that there is none.
         let checksum = if checksum == 0 && protocol == PROTOCOL_UDP { u16::MAX } else { checksum };
         headers.set(checksum_at, checksum);
         Ok(headers)
@@ -278,7 +278,7 @@ impl PacketHead<'_> {
                 add([NO_OPERATION, WINDOW_SCALE, 3, shift]);
             }
         }
-        // A list of blocks takes four bytes, plus eight per block.
+        // A SACK option takes four bytes with its padding, plus eight per block.
         let blocks_in = |room: usize| room.saturating_sub(4) / 8;
         let room = end - headers.len;
         let beside = room.checked_sub(TIMESTAMPS_BYTES);
@@ -302,7 +302,7 @@ impl PacketHead<'_> {
     }
 }
 
-/// RFC 1071: the sum of the words, before the carries are folded in.
+/// The sum of the words by RFC 1071, before the carries are added.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low))).sum()
 }

@@ -1,5 +1,4 @@
-//! Reads captures with a reader that shares no code with the writer and refuses everything
-//! unexpected.
+//! Tests with a reader that shares no code with the writer and refuses all unexpected content.
 
 use super::*;
 use proptest::prelude::*;
@@ -17,7 +16,7 @@ fn u32_be(bytes: &[u8]) -> u32 {
     u16_be(bytes) << 16 | u16_be(&bytes[2..])
 }
 
-/// Types and bodies of all blocks; checks both lengths.
+/// Returns types and bodies of all blocks, and checks both lengths of each.
 fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
     let mut blocks = Vec::new();
     while !file.is_empty() {
@@ -31,7 +30,7 @@ fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
     blocks
 }
 
-/// Codes and values of options; checks that they end correctly.
+/// Returns codes and values of options, and checks that they end correctly.
 fn options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut options = Vec::new();
     while !bytes.is_empty() {
@@ -49,7 +48,7 @@ fn options(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     options
 }
 
-/// RFC 1071, in 64 bits: all words and their checksum add up to all ones.
+/// Checks a checksum by RFC 1071, in 64 bits: the sum of all words and the checksum is all ones.
 fn adds_up(parts: &[&[u8]]) -> bool {
     let words = |part: &&[u8]| {
         part.chunks(2).map(|w| u64::from(w[0]) * 256 + u64::from(*w.get(1).unwrap_or(&0))).sum::<u64>()
@@ -100,7 +99,7 @@ fn tcp_options(mut bytes: &[u8]) -> Options {
     found
 }
 
-/// Compares everything in the headers with the head, and returns the TCP options.
+/// Compares all fields of the headers with `head`, and returns the TCP options.
 fn check(head: &PacketHead<'_>, bytes: &[u8]) -> Options {
     let (ip, transport) = bytes.split_at(20);
     assert_eq!((ip[0], u16_be(&ip[2..])), (0x45, head.size_bytes));
@@ -156,7 +155,7 @@ fn headers(head: &PacketHead<'_>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn headers_say_what_the_head_does(
+    fn encoded_headers_match_the_packet_head(
         (src, dst, src_port, dst_port, ecn) in any::<(u16, u16, u16, u16, u8)>(),
         (seq, ack, fin, rst, ece, cwr) in any::<(u32, Option<u32>, bool, bool, bool, bool)>(),
         (window, timestamps, mss_bytes, sack_permitted) in any::<(u16, Option<(u32, u32)>, Option<u16>, bool)>(),
@@ -199,7 +198,7 @@ proptest! {
 }
 
 #[test]
-fn options_have_the_room_that_the_packet_leaves() {
+fn tcp_options_fit_the_bytes_left_by_the_payload() {
     let blocks = [(10, 20), (30, 40), (50, 60), (70, 80), (90, 100)];
     let stamps = Some((1, 2));
     for (room, count, timestamps, kept) in [
@@ -235,7 +234,7 @@ fn options_have_the_room_that_the_packet_leaves() {
 }
 
 #[test]
-fn headers_that_cannot_be_are_refused() {
+fn impossible_header_lengths_are_refused() {
     let refused = |head: PacketHead<'_>| head.headers().expect_err("refused");
     let sized = |size_bytes, kind| PacketHead { size_bytes, ..of(kind) };
     let tcp = |payload_bytes| PacketKind::Tcp(TcpHead { payload_bytes, ..TcpHead::default() });
@@ -281,7 +280,7 @@ fn capture_holds_section_interfaces_and_packets_in_order() {
 }
 
 #[test]
-fn texts_are_limited_and_refused_ones_leave_no_trace() {
+fn texts_above_the_limit_are_refused_without_output() {
     let mut capture = Capture::new(Vec::new(), "test").expect("memory takes everything");
     let limit = "x".repeat(TEXT_BYTES_MAX);
     let long = limit.clone() + "x";
@@ -299,7 +298,7 @@ fn texts_are_limited_and_refused_ones_leave_no_trace() {
 }
 
 #[test]
-fn hosts_have_addresses_of_their_own() {
+fn hosts_have_distinct_addresses() {
     let shown = |host| host_address(host).to_string();
     assert_eq!(
         [shown(0), shown(254), shown(255), shown(u16::MAX)],

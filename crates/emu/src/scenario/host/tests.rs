@@ -1,9 +1,9 @@
-//! Stamps, ports, clocks and reports of a host.
+//! Tests of a host's stamps, ports, clock and reports.
 
 use super::*;
 
 #[test]
-fn stamps_survive_a_datagram_and_short_ones_hold_none() {
+fn stamp_survives_encoding_and_short_datagrams_are_refused() {
     let stamp = Stamp { flow: 7, number: u64::MAX - 1, sent_ns: 1 << 40 };
     assert_eq!(Stamp::decode(&stamp.encode()), Some(stamp));
     assert_eq!(Stamp::decode(&stamp.encode()[..Stamp::LEN - 1]), None);
@@ -11,7 +11,7 @@ fn stamps_survive_a_datagram_and_short_ones_hold_none() {
 
 /// #17: a stamp of more than 213 days overflowed; any program within the emulation can send one.
 #[test]
-fn a_stamp_from_the_future_is_nobodys() {
+fn stamp_from_the_future_is_refused() {
     let stamp = |sent_ns| Stamp { flow: 7, number: 1, sent_ns };
     assert_eq!(Stamp::received(&stamp(5).encode(), 5), Some(stamp(5)));
     assert_eq!(Stamp::received(&stamp(6).encode(), 5), None);
@@ -19,7 +19,7 @@ fn a_stamp_from_the_future_is_nobodys() {
 }
 
 #[test]
-fn flows_are_known_by_ports_and_other_ports_ignored() {
+fn flows_are_identified_by_their_source_ports() {
     for flow in [0, 1, FLOWS_MAX - 1] {
         assert_eq!(flow_from(port(flow)), Some(flow));
     }
@@ -30,7 +30,7 @@ fn flows_are_known_by_ports_and_other_ports_ignored() {
 }
 
 #[test]
-fn what_hosts_saw_of_one_flow_becomes_one() {
+fn observations_of_one_flow_merge_across_hosts() {
     let mut sender = HostObservations { over_ns: 5, ..HostObservations::default() };
     sender.flows.insert(3, FlowObservation { start_ns: Some(1), ..FlowObservation::default() });
     sender.fail("sent", &Error::from(ErrorKind::AddrInUse));

@@ -1,4 +1,5 @@
-//! The GraphML reader on samples in the Zoo's style, and its error messages.
+//! Tests of the GraphML reader with samples in the style of the Internet Topology Zoo, and of its
+//! error messages.
 
 use crate::file::{Defaults, Format, parse, parse_with_warnings};
 use crate::{GeoPoint, Topology};
@@ -22,7 +23,7 @@ fn rates_mbps(t: &Topology) -> Vec<f64> {
 }
 
 #[test]
-fn a_zoo_file_gives_names_places_rates_and_delays() {
+fn zoo_file_has_names_positions_rates_and_delays() {
     let t = read(RING).expect("a good file");
     assert_eq!(t.name(), "Ring sample");
     assert_eq!(names(&t), ["Geneva", "Bern", "Zürich"]);
@@ -35,7 +36,7 @@ fn a_zoo_file_gives_names_places_rates_and_delays() {
 }
 
 #[test]
-fn gaps_are_filled_and_shared_labels_told_apart() {
+fn gaps_are_filled_and_shared_labels_distinguished() {
     let t = read(GAPS).expect("a good file");
     assert_eq!(t.name(), "topology");
     assert_eq!(names(&t), ["New York (0)", "New York (1)", "2", "n3", "4"]);
@@ -64,7 +65,7 @@ fn generated_node_name_never_equals_another_label() {
 }
 
 #[test]
-fn errors_are_one_line_with_their_place() {
+fn errors_are_one_line_with_their_position() {
     let of = |body: &str| {
         format!(
             "<graphml>\n<key attr.name='Latitude' for='node' id='a'/><key attr.name='Longitude' for='node' id='o'/>\
@@ -120,7 +121,7 @@ fn errors_are_one_line_with_their_place() {
 
 proptest! {
     #[test]
-    fn no_damage_to_a_file_makes_the_reader_panic(at in 0usize..3_000, remove in 0usize..40, insert in "\\PC{0,8}|[<>&/='\"0-9]{0,6}") {
+    fn damaged_graphml_never_makes_the_reader_panic(at in 0usize..3_000, remove in 0usize..40, insert in "\\PC{0,8}|[<>&/='\"0-9]{0,6}") {
         for text in [RING, GAPS, ONE_WAY] {
             let mut damaged: Vec<char> = text.chars().collect();
             let at = at % damaged.len();
@@ -131,14 +132,15 @@ proptest! {
     }
 }
 
-/// A file of two sites with these attributes on its first element, and this content inside it.
+/// A file of two sites, with `attributes` on its first element and `inside` as additional content.
 fn two_sites(attributes: &str, inside: &str) -> String {
     format!(
         "<graphml {attributes}>{inside}<graph><node id='1'/><node id='2'/><edge source='1' target='2'/></graph></graphml>"
     )
 }
 
-/// #17: 2,500 nested namespaces of 65 KB took 2.5 s, 5,000 took 20 s, and more took minutes.
+/// #17: nested namespaces took the parser long: 2,500 (65 KB) took 2.5 s, 5,000 took 20 s, and more
+/// took minutes.
 #[test]
 fn sixteen_namespaces_are_read_and_more_refused_before_parsing() {
     let declared = |count: usize| (0..count).map(|n| format!("xmlns:a{n}='x{n}' ")).collect::<String>();
@@ -176,7 +178,7 @@ fn loaded(text: &str) -> crate::file::LoadedTopology {
     parse_with_warnings(text, Format::GraphMl, "zoo.graphml", &defaults).expect("a good file")
 }
 
-/// #52: Interoute of the Zoo has edges from a node to itself, and was refused whole.
+/// #52: Interoute in the Zoo was refused because it has edges from a node to itself.
 #[test]
 fn edges_from_a_node_to_itself_are_left_out() {
     let file =
@@ -188,9 +190,10 @@ fn edges_from_a_node_to_itself_are_left_out() {
     assert_eq!(two.warnings, ["2 edges from a node to itself are left out (zoo.graphml:2)"]);
 }
 
-/// #52: networkx has no labels, and its capacities and delays were ignored without a word.
+/// #52: files of networkx have no labels; their capacities and delays were ignored without a
+/// warning.
 #[test]
-fn networkx_attributes_are_read_or_warned_of() {
+fn networkx_attributes_are_read_or_cause_warnings() {
     let file = |units: &str, edge: &str| {
         format!(
             "<graphml><key for='edge' attr.name='capacity' id='d0'/><key for='edge' attr.name='delay' id='d1'/>\
@@ -235,8 +238,8 @@ fn networkx_attributes_are_read_or_warned_of() {
     }
 }
 
-/// #52: yEd labels nodes inside its drawings, and draws the direction of edges that are all
-/// `directed`.
+/// #52: yEd stores labels in the drawing of nodes, declares all edges as directed, and shows the
+/// direction by arrows.
 #[test]
 fn yed_files_have_labels_and_arrows() {
     let node = |id: &str, label: &str| {

@@ -1,15 +1,15 @@
 //! Keys of the TOML format: the tables of a file, and the keys of each.
 //!
-//! The reader refuses any key that is not listed here, and the reference of the format is made from
-//! the same list. Leaves out: types and ranges of values, which the reader checks. Read [`TABLES`]
-//! first.
+//! The reader refuses every key that is not listed here, and the reference of the format is
+//! generated from this list. Leaves out: types and ranges of values, which the reader checks. Read
+//! [`TABLES`] first.
 
 /// A table of the format.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct KeyTable {
-    /// Its name as written, such as `[[site]]`; `the file` for the top.
+    /// Name of the table as written, such as `[[site]]`; `the file` for the top level.
     pub name: &'static str,
-    /// Its keys.
+    /// Keys of the table.
     pub keys: &'static [Key],
 }
 
@@ -32,7 +32,7 @@ const fn required(name: &'static str, meaning: &'static str) -> Key {
     Key { name, default: None, meaning }
 }
 
-/// Properties of a link, of a cable too.
+/// Keys that both links and cables have.
 const CAPACITY: Key = key("capacity", "of `[defaults]`, else `--rate`", "Rate of each direction.");
 const DELAY: Key = key("delay", "of the fibre, else of `[defaults]`", "One-way delay, at most an hour.");
 const DISTANCE: Key = key("distance_km", "none", "Length of the fibre in km, in place of `delay`.");
@@ -42,7 +42,7 @@ const BURST: Key = key("loss_burst", "of `[defaults]`, else 1", "Mean length of 
 const QUEUE: Key =
     key("queue", "of `[defaults]`, else of the simulator or emulator", "Maximum queue before the link.");
 
-/// Tables of a file, from the top on.
+/// Tables of a file, starting with the top level.
 pub const TABLES: [KeyTable; 5] = [
     KeyTable {
         name: "the file",

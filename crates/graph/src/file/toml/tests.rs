@@ -1,4 +1,4 @@
-//! The TOML format: reading, error messages, and writing as the inverse of reading.
+//! Tests of the TOML format: reading, error messages, and writing as the inverse of reading.
 
 use crate::file::{Defaults, Format, parse};
 use crate::{CAPACITY_MAX, DELAY_MAX, GeoPoint, LinkProperties, Site, Topology, check_site_name};
@@ -79,13 +79,13 @@ distance_km = 6600
     };
     assert_eq!(t.link(LinkId(3)).properties, by_default);
     let delay_us = |link| t.link(LinkId(link)).properties.delay.as_us();
-    // Amsterdam to Ashburn is 6,200 km; twice that at 200 m per microsecond.
+    // Amsterdam to Ashburn is 6,200 km; twice that length at 200 m per microsecond.
     assert!((61_500..62_500).contains(&delay_us(1)), "{}", delay_us(1));
     assert_eq!(delay_us(5), 33_023, "distances are of fibre and not stretched");
 }
 
 #[test]
-fn parallel_links_stay_apart() {
+fn parallel_links_stay_separate() {
     let cable = "[[cable]]\nbetween = [\"a\", \"b\"]\n";
     let t = read(&format!("{SITES}{cable}{cable}")).expect("two cables");
     assert_eq!(t.links().len(), 4);
@@ -93,7 +93,7 @@ fn parallel_links_stay_apart() {
 }
 
 #[test]
-fn errors_are_one_line_with_their_place() {
+fn errors_are_one_line_with_their_position() {
     let cases = [
         ("[[site]\n", "not TOML: "),
         ("", "no sites: a topology has at least one (net.toml)"),
@@ -147,7 +147,7 @@ fn errors_are_one_line_with_their_place() {
 }
 
 #[test]
-fn link_errors_are_one_line_with_their_place() {
+fn link_errors_are_one_line_with_their_position() {
     let cases = [
         (
             "[[cable]]\nbetween = [\"a\"]",
@@ -215,7 +215,7 @@ fn link_errors_are_one_line_with_their_place() {
 }
 
 #[test]
-fn one_site_too_many_is_refused() {
+fn site_beyond_the_maximum_is_refused() {
     let sites = |n: usize| (0..n).map(|i| format!("[[site]]\nname = \"s{i}\"\n")).collect::<String>();
     assert_eq!(read(&sites(4096)).expect("at the limit").sites().len(), 4096);
     assert_eq!(read(&sites(4097)).expect_err("past it"), "more than 4096 sites (net.toml:8193)");
@@ -265,13 +265,13 @@ fn topologies() -> impl Strategy<Value = Topology> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back_the_same(t in topologies()) {
+    fn written_topology_reads_back_equal(t in topologies()) {
         let text = super::write(&t);
         prop_assert_eq!(read(&text), Ok(t), "{}", text);
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in "\\PC{0,200}|([a-z\\[\\]\"={},.#\\n 0-9]{0,200})") {
+    fn random_text_never_makes_the_toml_reader_panic(text in "\\PC{0,200}|([a-z\\[\\]\"={},.#\\n 0-9]{0,200})") {
         let _ = read(&text);
     }
 }

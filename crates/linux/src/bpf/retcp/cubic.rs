@@ -1,11 +1,15 @@
-//! CUBIC, by the kernel's own functions, with jumps on marks and a clock that can be stretched.
+//! CUBIC by the kernel's own functions, with window jumps on marks and a clock that can be
+//! stretched.
 //!
-//! CUBIC's window is a function of the time since its epoch began (RFC 9438, section 4.2). Before each of the kernel's calculations, a program
-//! moves the epoch's beginning so that the time since then is the real one divided by the factor; the real beginning stays beside it.
+//! CUBIC's window is a function of the time since the beginning of its epoch (RFC 9438, section
+//! 4.2). Before each of the kernel's calculations, a program moves the epoch's beginning, so that
+//! the time since then is the real time divided by the factor. The real beginning is stored
+//! separately.
 //!
-//! Source: the kernel's net/ipv4/tcp_cubic.c (`bictcp_update`, `cubictcp_cwnd_event`). Differs: HyStart's thresholds of 2, 4 and 16 ms are
-//! not stretched, nor is the least time of 31 ms between two calculations at an equal window, nor the round trip that is added to the
-//! time (RFC 9438, section 4.2). Read [`programs`].
+//! Source: the kernel's net/ipv4/tcp_cubic.c (`bictcp_update`, `cubictcp_cwnd_event`). Differs:
+//! three times are not stretched. These are HyStart's thresholds of 2, 4 and 16 ms, the minimum of
+//! 31 ms between two calculations at an equal window, and the round trip that is added to the time
+//! (RFC 9438, section 4.2). Read [`programs`].
 
 use super::AttachError;
 use super::fields::{BASE_BYTES, Fields, SOCKET, load_arguments};
@@ -13,22 +17,22 @@ use super::marks::Marks;
 use super::reno::{Programs, react};
 use crate::bpf::asm::{Assembler, Helper, Width};
 
-/// CUBIC's state in the private area.
+/// Name of CUBIC's state structure in the private area.
 const STATE: &str = "bictcp";
-/// Event: the first packet after an idle time (`enum tcp_ca_event`).
+/// Event: the first packet after an idle period (`enum tcp_ca_event`).
 const TX_START: i32 = 0;
-/// Largest distance of two ticks that counts as forward.
+/// Maximum difference of two tick counts that counts as forward.
 const FORWARD_MAX: i32 = i32::MAX;
 
-// Offsets in the private area.
+// Offsets in the private area:
 /// The epoch's real beginning, in ticks.
 const BEGAN: i16 = BASE_BYTES as i16 + 4;
-/// The beginning that the kernel's state had after the last calculation.
+/// The epoch's beginning in the kernel's state after the last calculation, in ticks.
 const WRITTEN: i16 = BASE_BYTES as i16 + 8;
 
 /// The programs of CUBIC.
 ///
-/// Errors: what the kernel lacks.
+/// Errors: the kernel lacks a function or field that they use.
 pub(super) fn programs(
     fields: &Fields<'_>,
     marks: Option<Marks>,
@@ -73,7 +77,8 @@ fn begin(fields: &Fields<'_>, marks: Option<Marks>) -> Result<Vec<u64>, AttachEr
     Ok(asm.finish())
 }
 
-/// `cong_avoid` on the stretched clock. `epoch` is the place of the kernel's beginning.
+/// `cong_avoid` on the stretched clock. `epoch` is the offset of the epoch's beginning in the
+/// kernel's state.
 fn avoid(fields: &Fields<'_>, epoch: i16, factor: u32) -> Result<Vec<u64>, AttachError> {
     let (began, written) = (fields.private + BEGAN, fields.private + WRITTEN);
     let mut asm = Assembler::default();
@@ -91,7 +96,7 @@ fn avoid(fields: &Fields<'_>, epoch: i16, factor: u32) -> Result<Vec<u64>, Attac
     asm.subtract_register(9, 0);
     asm.place(elapsed);
     asm.keep_word(9);
-    // 0 is no epoch to the kernel.
+    // To the kernel, 0 means that no epoch has begun.
     let is_set = asm.label();
     asm.jump_if_unequal(9, 0, is_set);
     asm.set(9, 1);
@@ -107,7 +112,7 @@ fn avoid(fields: &Fields<'_>, epoch: i16, factor: u32) -> Result<Vec<u64>, Attac
     asm.jump_if_equal(1, 0, end);
     asm.load(Width::Word, 2, SOCKET, written);
     asm.jump_if_registers_equal(1, 2, is_same);
-    // The kernel has begun an epoch.
+    // The kernel has begun a new epoch.
     asm.store(Width::Word, SOCKET, began, 1);
     asm.store(Width::Word, SOCKET, written, 1);
     asm.place(is_same);
@@ -117,7 +122,8 @@ fn avoid(fields: &Fields<'_>, epoch: i16, factor: u32) -> Result<Vec<u64>, Attac
     Ok(asm.finish())
 }
 
-/// `cwnd_event` on the stretched clock: idle time is no part of an epoch. `epoch` is as in [`avoid`].
+/// `cwnd_event` on the stretched clock: excludes idle time from the epoch. `epoch` is as in
+/// [`avoid`].
 fn resume(fields: &Fields<'_>, epoch: i16) -> Vec<u64> {
     let began = fields.private + BEGAN;
     let mut asm = Assembler::default();

@@ -1,9 +1,10 @@
-//! DCTCP (RFC 8257), by programs of ours, with jumps on marks.
+//! DCTCP (RFC 8257) by programs of ours, with window jumps on marks.
 //!
-//! The sender estimates the share of bytes that met congestion, once a window, and takes that much off its window. The receiver echoes each
-//! change of congestion at once. Source: RFC 8257, section 3; the kernel's net/ipv4/tcp_dctcp.c, whose constants these are.
-//! Leaves out: a fall back to Reno where the peer has no ECN; without marks of ECN the window is halved on loss alone, as Reno's.
-//! Read [`programs`].
+//! Once per window, the sender estimates the share of bytes that met congestion, and reduces its
+//! window in proportion. The receiver echoes each change of the congestion state immediately.
+//! Source: RFC 8257, section 3; the kernel's net/ipv4/tcp_dctcp.c, from which the constants are
+//! taken. Leaves out: a fallback to Reno for peers without ECN. Without ECN marks the window is
+//! halved only on loss, as in Reno. Read [`programs`].
 
 use super::AttachError;
 use super::fields::{Fields, SOCKET, load_arguments};
@@ -11,30 +12,31 @@ use super::marks::Marks;
 use super::reno::Programs;
 use crate::bpf::asm::{Assembler, Helper, Register, Width};
 
-/// A share of 1.
+/// Fixed-point value of a share of 1.
 const ALPHA_MAX: i32 = 1 << ALPHA_BITS;
 const ALPHA_BITS: i32 = 10;
-/// Weight of a new sample: 2 to the power of minus this (RFC 8257, section 4.2: g is 1/16).
+/// Negative binary logarithm of the weight of a new sample (RFC 8257, section 4.2: g is 1/16).
 const GAIN_BITS: i32 = 4;
-/// Smallest window after congestion.
+/// Minimum window after congestion, in packets.
 const CWND_MIN: i32 = 2;
 
-// Events (`enum tcp_ca_event`) and states (`enum tcp_ca_state`).
+// Events (`enum tcp_ca_event`), then states (`enum tcp_ca_state`).
 const EVENT_LOSS: i32 = 3;
 const EVENT_NO_CE: i32 = 4;
 const EVENT_CE: i32 = 5;
 const RECOVERY: i32 = 3;
-/// Bits of the state's byte.
+/// Bits of the state within its byte.
 const STATE_MASK: i32 = 0x1f;
-/// Delayed acknowledgement is due later (`ICSK_ACK_TIMER`), or at once (`ICSK_ACK_NOW`).
+/// Flags of an acknowledgement that is due after a delay (`ICSK_ACK_TIMER`), then of one that is
+/// due immediately (`ICSK_ACK_NOW`).
 const ACK_TIMER: i32 = 2;
 const ACK_NOW: i32 = 16;
 /// Acknowledgements carry ECE (`TCP_ECN_DEMAND_CWR`).
 const DEMAND_CWR: i32 = 4;
-/// Largest distance of two sequence numbers that counts as forward.
+/// Maximum difference of two sequence numbers that counts as forward.
 const FORWARD_MAX: i32 = i32::MAX;
 
-/// Words of the private area, in their order.
+/// Words of the private area, in order.
 #[derive(Copy, Clone, Debug)]
 enum PrivateWord {
     Alpha,
@@ -47,7 +49,7 @@ enum PrivateWord {
 }
 
 impl PrivateWord {
-    /// The word's offset in a socket.
+    /// Offset of the word in a socket.
     fn of(self, fields: &Fields<'_>) -> i16 {
         fields.private + self as i16 * 4
     }
@@ -55,7 +57,7 @@ impl PrivateWord {
 
 /// The programs of DCTCP.
 ///
-/// Errors: what the kernel lacks.
+/// Errors: the kernel lacks a function or field that they use.
 pub(super) fn programs(fields: &Fields<'_>, marks: Option<Marks>) -> Result<Programs, AttachError> {
     Ok(vec![
         ("init", begin(fields, marks)),
@@ -85,7 +87,8 @@ fn begin(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
     asm.finish()
 }
 
-/// Notes where the window of the next sample ends.
+/// Stores the start of a new sampling window: its end sequence number, and the current delivery
+/// counters.
 fn begin_window(asm: &mut Assembler, fields: &Fields<'_>) {
     for (from, to) in [
         (fields.next, PrivateWord::WindowEnd),
@@ -97,7 +100,7 @@ fn begin_window(asm: &mut Assembler, fields: &Fields<'_>) {
     }
 }
 
-/// `to` = the socket's counter at `now`, less the one in the private area.
+/// `to` = the socket's counter at offset `now` minus the counter in the private area.
 fn difference(asm: &mut Assembler, fields: &Fields<'_>, to: Register, now: i16, before: PrivateWord) {
     asm.load(Width::Word, to, SOCKET, now);
     asm.load(Width::Word, 1, SOCKET, before.of(fields));
@@ -105,7 +108,7 @@ fn difference(asm: &mut Assembler, fields: &Fields<'_>, to: Register, now: i16, 
     asm.keep_word(to);
 }
 
-/// `in_ack_event`: a new sample once a window, then the mark.
+/// `in_ack_event`: updates the estimate once per window, then handles the mark.
 fn acknowledge(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
     let alpha = PrivateWord::Alpha.of(fields);
     let mut asm = Assembler::default();
@@ -116,7 +119,8 @@ fn acknowledge(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
     difference(&mut asm, fields, 7, fields.delivered, PrivateWord::OldDelivered);
     difference(&mut asm, fields, 8, fields.delivered_ce, PrivateWord::OldDeliveredCe);
     asm.load(Width::Word, 9, SOCKET, alpha);
-    // A share too small to shift goes at once, as it would stay for ever.
+    // A share below 1/16 of the fixed-point unit is set to zero, because the shift would never
+    // reduce it.
     asm.copy(1, 9);
     asm.shift_right(1, GAIN_BITS);
     asm.jump_if_unequal(1, 0, decay);
@@ -146,7 +150,7 @@ fn acknowledge(fields: &Fields<'_>, marks: Option<Marks>) -> Vec<u64> {
     asm.finish()
 }
 
-/// `R0` = the window less the congested share of its half.
+/// `R0` = the window minus half of its congested share.
 fn ssthresh(fields: &Fields<'_>) -> Vec<u64> {
     let mut asm = Assembler::default();
     let end = asm.label();
@@ -164,7 +168,7 @@ fn ssthresh(fields: &Fields<'_>) -> Vec<u64> {
     asm.finish()
 }
 
-/// `R0` = the window before the loss that was none, unless it has grown past that.
+/// `R0` = the window before a spurious loss, or the current window if that is larger.
 fn undo(fields: &Fields<'_>) -> Vec<u64> {
     let mut asm = Assembler::default();
     let end = asm.label();
@@ -178,7 +182,7 @@ fn undo(fields: &Fields<'_>) -> Vec<u64> {
     asm.finish()
 }
 
-/// Halves the slow start threshold, as Reno does on loss.
+/// Sets the slow start threshold to half of the window, as Reno does on loss.
 fn react_to_loss(asm: &mut Assembler, fields: &Fields<'_>) {
     let is_enough = asm.label();
     asm.load(Width::Word, 1, SOCKET, fields.cwnd);
@@ -205,7 +209,7 @@ fn set_state(fields: &Fields<'_>) -> Vec<u64> {
     asm.finish()
 }
 
-/// `cwnd_event`: the receiver's echo, and the sender's timeout.
+/// `cwnd_event`: the receiver's echo of congestion, and the sender's timeout.
 fn event(fields: &Fields<'_>) -> Vec<u64> {
     let mut asm = Assembler::default();
     let [is_ce, changes, is_now, is_same, loss, end] = std::array::from_fn(|_| asm.label());
@@ -220,7 +224,7 @@ fn event(fields: &Fields<'_>) -> Vec<u64> {
     asm.jump_if_registers_unequal(8, 9, changes);
     asm.jump(is_same);
     asm.place(changes);
-    // A delayed acknowledgement is of the state before.
+    // A delayed acknowledgement belongs to the previous congestion state.
     asm.load(Width::Byte, 1, SOCKET, fields.ack_pending);
     asm.and(1, ACK_TIMER);
     asm.jump_if_equal(1, 0, is_now);
@@ -246,7 +250,7 @@ fn event(fields: &Fields<'_>) -> Vec<u64> {
     asm.finish()
 }
 
-/// Has acknowledgements carry ECE if `ce` is not 0.
+/// Sets ECE in acknowledgements if `ce` is not 0, and clears it otherwise.
 fn echo(asm: &mut Assembler, fields: &Fields<'_>, ce: Register) {
     let (is_off, store) = (asm.label(), asm.label());
     asm.load(Width::Byte, 1, SOCKET, fields.ecn_flags);

@@ -1,21 +1,22 @@
-//! Places of the fields that the programs read and write, from the running kernel's types.
+//! Offsets of the fields that the programs read and write, from the running kernel's types.
 //!
-//! Source: the kernel's include/net/inet_connection_sock.h (`icsk_ca_priv`), include/linux/tcp.h (`struct tcp_sock`) and
-//! include/uapi/linux/bpf.h. Read [`Fields`].
+//! Source: the kernel's include/net/inet_connection_sock.h (`icsk_ca_priv`), include/linux/tcp.h
+//! (`struct tcp_sock`) and include/uapi/linux/bpf.h. Read [`Fields`].
 
 use super::AttachError;
 use crate::bpf::asm::{Assembler, Register, Width};
 use crate::bpf::btf::Btf;
 
-/// The socket in all programs of a control, from their first instruction on.
+/// Register of the socket in all programs of a control, set by their first instructions.
 pub(super) const SOCKET: Register = 6;
-/// The stack's top.
+/// Register of the stack's top.
 pub(super) const STACK: Register = 10;
 
-/// Bytes of a control's private area that are the base's. The kernel's CUBIC has 60, DCTCP of ours 36.
+/// Bytes of a control's private area that are reserved for the base. The kernel's CUBIC uses 60,
+/// our DCTCP 36.
 pub(super) const BASE_BYTES: usize = 88;
 
-/// Offsets in a socket. `private` is the control's own area of 104 bytes.
+/// Offsets of fields in a socket. `private` is the control's private area of 104 bytes.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     types: &'a Btf<'a>,
@@ -51,7 +52,7 @@ impl<'a> Fields<'a> {
                 "lsndtime",
             ],
         )?;
-        // The flags of delayed acknowledgements are the first byte of `icsk_ack`.
+        // The first byte of `icsk_ack` has the flags of delayed acknowledgements.
         let [private, ack_pending, state] =
             offsets(types, "inet_connection_sock", ["icsk_ca_priv", "icsk_ack", "icsk_ca_state"])?;
         Ok(Self {
@@ -71,22 +72,22 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Number of a kernel function.
+    /// Number of a kernel function, for calls.
     ///
     /// Errors: the kernel does not export it.
     pub(super) fn function(&self, name: &str) -> Result<u32, AttachError> {
         self.types.function(name).ok_or_else(|| AttachError::Missing { name: name.to_owned() })
     }
 
-    /// Number of bytes of a structure.
+    /// Size of a structure in bytes.
     ///
-    /// Errors: the kernel has none of this name.
+    /// Errors: the kernel has no structure of this name.
     pub(super) fn size(&self, structure: &str) -> Result<usize, AttachError> {
         let missing = || AttachError::Missing { name: structure.to_owned() };
         self.types.structure(structure).map(|(_, bytes)| bytes).ok_or_else(missing)
     }
 
-    /// Offsets in another structure.
+    /// Offsets of fields in another structure.
     ///
     /// Errors: a field is missing.
     pub(super) fn of<const N: usize>(
@@ -97,12 +98,14 @@ impl<'a> Fields<'a> {
         offsets(self.types, structure, names)
     }
 
-    /// A program that passes its first arguments on to a kernel function, and returns the result.
+    /// A program that passes its first arguments to a kernel function, and returns the function's
+    /// result.
     ///
     /// Errors: the kernel does not export the function.
     pub(super) fn forward(&self, function: &str, arguments: u8) -> Result<Vec<u64>, AttachError> {
         let mut asm = Assembler::default();
-        // The first is last: its register holds the program's arguments.
+        // The first argument is loaded last, because its register points to the program's
+        // arguments.
         for argument in (1..=arguments).rev() {
             asm.load(Width::Double, argument, 1, argument_offset(argument));
         }
@@ -111,7 +114,7 @@ impl<'a> Fields<'a> {
         Ok(asm.finish())
     }
 
-    /// As [`Fields::forward`], for a function without a result.
+    /// Does the same as [`Fields::forward`], for a function without a result.
     ///
     /// Errors: the kernel does not export the function.
     pub(super) fn forward_void(&self, function: &str, arguments: u8) -> Result<Vec<u64>, AttachError> {
@@ -126,7 +129,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Loads the program's arguments: the socket into [`SOCKET`], those behind it into the registers that follow.
+/// Loads the program's arguments: the socket into [`SOCKET`], and further arguments into the
+/// following registers.
 pub(super) fn load_arguments(asm: &mut Assembler, arguments: u8) {
     for argument in 1..=arguments {
         asm.load(Width::Double, SOCKET + argument - 1, 1, argument_offset(argument));

@@ -1,33 +1,35 @@
-//! Marks: the programs that read them from packets, and the jumps of the window.
+//! Marks: the programs that read marks from packets, and the window jumps.
 //!
-//! A packet's mark goes into the socket's storage before TCP handles the packet. ECE is an event: the program that sees it is called for
-//! marked packets alone, so the next acknowledgement takes it away. DSCP is a state: the program sees every packet.
+//! A packet's mark is stored with the socket before TCP handles the packet. ECE is an event: its
+//! program is called only for marked packets, so the next acknowledgement clears the stored mark.
+//! DSCP is a state: its program sees every packet.
 //!
-//! Source: Mukerjee (2018), section 2.4.4; the kernel's include/uapi/linux/bpf.h (`enum bpf_func_id`, `BPF_SOCK_OPS_*`). Read [`Marks`].
+//! Source: Mukerjee (2018), section 2.4.4; the kernel's include/uapi/linux/bpf.h (`enum
+//! bpf_func_id`, `BPF_SOCK_OPS_*`). Read [`Marks`].
 
 use super::fields::{BASE_BYTES, Fields, SOCKET, STACK};
 use super::{AttachError, Counter, Mark};
 use crate::bpf::asm::{Assembler, Helper, Label, Width};
 use crate::bpf::congestion::NAME_BYTES_MAX;
 
-// Events of a connection.
+// Events of a connection (`BPF_SOCK_OPS_*_CB`).
 const ACTIVE_ESTABLISHED: i32 = 4;
 const PASSIVE_ESTABLISHED: i32 = 5;
 const PARSE_HEADER: i32 = 13;
-/// Has the kernel call the program for headers without options of unknown kinds, too.
+/// Flag: the kernel calls the program also for headers without unknown options.
 const PARSE_ALL_FLAG: i32 = 16;
 
-/// Flag of storage: make it if the socket has none.
+/// Flag of socket storage: create it if the socket has none.
 const CREATE: i32 = 1;
-/// ECE among TCP's flags (RFC 9293, section 3.1).
+/// ECE among the flags of TCP (RFC 9293, section 3.1).
 const ECE: i32 = 0x40;
 const ETHERTYPE_IP: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// Offset in the private area of whether the window is doubled.
+/// Offset in the private area of a word that is 1 while the window is doubled.
 const JUMPED: i16 = BASE_BYTES as i16;
 
-/// A mark, with the descriptors of the maps.
+/// A mark, and the descriptors of the maps that its programs use.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Marks {
     pub(super) mark: Mark,
@@ -36,13 +38,14 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Gives a new connection its storage; part of `init`.
+    /// Creates the storage of a new connection; part of `init`.
     pub(super) fn begin(self, asm: &mut Assembler, fields: &Fields<'_>) {
         asm.store_value(Width::Word, SOCKET, fields.private + JUMPED, 0);
         find_storage(asm, self.storage, SOCKET, CREATE);
     }
 
-    /// Reads the mark of the acknowledgement that TCP handles, and changes the window on a transition; part of `in_ack_event`.
+    /// Reads the mark of the acknowledgement that TCP is handling, and changes the window on a
+    /// transition; part of `in_ack_event`.
     pub(super) fn react(self, asm: &mut Assembler, fields: &Fields<'_>) {
         let (unmarked, up, down, end) = (asm.label(), asm.label(), asm.label(), asm.label());
         self.count(asm, Counter::Acks);
@@ -78,7 +81,7 @@ impl Marks {
         asm.place(end);
     }
 
-    /// Sets the window to `R1`, and notes the jump.
+    /// Sets the window to `R1`, records the jump, and counts it.
     fn jump_to(self, asm: &mut Assembler, fields: &Fields<'_>, jumped: i32, counter: Counter) {
         asm.store(Width::Word, SOCKET, fields.cwnd, 1);
         asm.set(1, jumped);
@@ -86,7 +89,7 @@ impl Marks {
         self.count(asm, counter);
     }
 
-    /// Adds 1 to a counter. The argument registers are lost.
+    /// Adds 1 to a counter. The argument registers are overwritten.
     fn count(self, asm: &mut Assembler, counter: Counter) {
         let uncounted = asm.label();
         asm.store_value(Width::Word, STACK, -4, counter as i32);
@@ -110,7 +113,8 @@ fn find_storage(asm: &mut Assembler, storage: i32, socket: u8, flags: i32) {
     asm.call(Helper::SkStorageGet);
 }
 
-/// A program for connections: it asks for the headers of those under the control `name`, and notes ECE.
+/// A program for connections: requests the headers of connections under the control `name`, and
+/// stores ECE.
 pub(super) fn watch_ece(storage: i32, name: &str, fields: &Fields<'_>) -> Result<Vec<u64>, AttachError> {
     const NAME: i16 = -16;
     let [op, cb_flags, socket, tcp_flags] =
@@ -158,7 +162,7 @@ pub(super) fn watch_ece(storage: i32, name: &str, fields: &Fields<'_>) -> Result
     Ok(asm.finish())
 }
 
-/// A program for arriving packets: it notes whether their code point is `value`. All packets pass.
+/// A program for arriving packets: stores whether their DSCP is `value`. All packets pass.
 pub(super) fn watch_dscp(storage: i32, value: u8, fields: &Fields<'_>) -> Result<Vec<u64>, AttachError> {
     const HEADER: i16 = -8;
     let [protocol, socket] = fields.of("__sk_buff", ["protocol", "sk"])?;
@@ -179,7 +183,8 @@ pub(super) fn watch_dscp(storage: i32, value: u8, fields: &Fields<'_>) -> Result
     asm.set(4, 2);
     asm.call(Helper::SkbLoadBytes);
     asm.jump_if_unequal(0, 0, end);
-    // The header's first two bytes: version, header length, then the field; or version, the field, a part of the flow label.
+    // The first two bytes of the header. IPv4: version, header length, then the DSCP and ECN field.
+    // IPv6: version, the field, and a part of the flow label.
     asm.load(Width::Half, 1, STACK, HEADER);
     asm.host_order(1, 16);
     asm.jump_if_equal(9, ETHERTYPE_IPV6.to_be().into(), six);
@@ -201,7 +206,8 @@ pub(super) fn watch_dscp(storage: i32, value: u8, fields: &Fields<'_>) -> Result
     Ok(asm.finish())
 }
 
-/// `R0` = the storage of the socket in a register; goes to `end` where there is no socket or no storage.
+/// `R0` = the storage of the socket in a register. Jumps to `end` if there is no socket or no
+/// storage.
 fn note(asm: &mut Assembler, storage: i32, socket: u8, end: Label) {
     asm.jump_if_equal(socket, 0, end);
     find_storage(asm, storage, socket, 0);

@@ -1,4 +1,4 @@
-//! Reno, by the kernel's own functions, with jumps on marks.
+//! Reno by the kernel's own functions, with window jumps on marks.
 //!
 //! Source: the kernel's net/ipv4/tcp_cong.c. Read [`programs`].
 
@@ -7,12 +7,12 @@ use super::fields::{Fields, load_arguments};
 use super::marks::Marks;
 use crate::bpf::asm::Assembler;
 
-/// Members of a control and their instructions.
+/// Members of a control, with their instructions.
 pub(super) type Programs = Vec<(&'static str, Vec<u64>)>;
 
 /// The programs of Reno.
 ///
-/// Errors: what the kernel lacks.
+/// Errors: the kernel lacks a function that they call.
 pub(super) fn programs(fields: &Fields<'_>, marks: Option<Marks>) -> Result<Programs, AttachError> {
     let mut programs = vec![
         ("ssthresh", fields.forward("tcp_reno_ssthresh", 1)?),
@@ -35,7 +35,7 @@ fn begin(fields: &Fields<'_>, marks: Marks) -> Vec<u64> {
     asm.finish()
 }
 
-/// `in_ack_event` of a base that has none itself.
+/// `in_ack_event` for a base control that defines none.
 pub(super) fn react(fields: &Fields<'_>, marks: Marks) -> Vec<u64> {
     let mut asm = Assembler::default();
     load_arguments(&mut asm, 1);
