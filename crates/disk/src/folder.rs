@@ -53,6 +53,13 @@ impl Name {
     }
 }
 
+impl Name {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&printable(&self.0))
@@ -294,6 +301,37 @@ impl Folder {
         }
         let file = path.file_name().unwrap_or_default().to_owned();
         Ok(Place { folder: Arc::new(folder), name: file, path: self.path_of(name) })
+    }
+
+    /// Opens the folder `name` for reading; creates it, and the folders of its path, if missing.
+    ///
+    /// Errors: the system's, with the name of the folder; a link in the path.
+    pub fn make_folder(&self, name: &Name) -> io::Result<OwnedFd> {
+        let path = Path::new(&name.0);
+        let told = |errno: Errno| OpenError::from(errno).at(&self.path.join(path));
+        match self.open_folder(path) {
+            Err(Errno::NOENT) => {
+                self.make_folders(path).map_err(told)?;
+                self.open_folder(path).map_err(told)
+            }
+            other => other.map_err(told),
+        }
+    }
+
+    /// Path of a working file beside `name`, by the folder's descriptor. The folder must exist.
+    ///
+    /// Errors: the system's; the working file is a link.
+    pub fn beside(&self, name: &Name, ending: &str) -> io::Result<PathBuf> {
+        let place = self.place(name, true)?;
+        let hash = &blake3::hash(place.name().as_bytes()).to_hex()[..32];
+        let working = format!("{}{hash}.{ending}", name::RESERVED);
+        let found = rustix::fs::statat(place.folder(), working.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::RegularFile) {
+            let reason =
+                format!("{}: its working file {working} is no plain file: remove it", shown(place.path()));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        }
+        Ok(self.path.join(&name.0).with_file_name(working))
     }
 
     fn make_folders(&self, path: &Path) -> Result<(), Errno> {

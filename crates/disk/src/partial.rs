@@ -24,6 +24,7 @@ pub mod leftovers;
 pub mod whole;
 
 use crate::folder::{Place, at, shown};
+use crate::tree::unpack::UnpackError;
 use anabranch_pieces::name::RESERVED;
 use anabranch_pieces::{Attributes, ByteRange, FileHash, RangeSet};
 use anabranch_pieces::{FileHasher, Piece, PieceHasher};
@@ -32,7 +33,7 @@ use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
 };
 use rustix::io::Errno;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -112,6 +113,11 @@ impl Working {
         let with = |suffix: &str| format!("{RESERVED}{hash}.{suffix}");
         Self { data: with("partial"), journal: with("journal"), named: with("named") }
     }
+}
+
+/// Working name of a file that is written whole before it gets its name.
+pub(crate) fn named_working(name: &[u8]) -> OsString {
+    Working::of(name).named.into()
 }
 
 /// The attributes of a file, which travel with its bytes.
@@ -511,19 +517,58 @@ impl PartialFile {
         let path = self.place.path().to_owned();
         let told = |result| at(&path, result).map_err(FinishError::Io);
         self.resize(length).map_err(FinishError::Io)?;
-        let found = at(&path, self.hash(length)).map_err(FinishError::Io)?;
+        let found = told(self.hash(length))?;
         if found != hash {
-            told(self.verify(length))?;
-            if self.have.total() == length {
-                // Every piece is as its packets said, but the whole is not: no piece can be
-                // trusted.
-                told(self.journal.set_len(Header::BYTES as u64))?;
-                (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
-                (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(length));
-            }
-            return Err(FinishError::Mismatch { have: self.have.ranges().to_vec() });
+            return Err(self.mismatch(length));
         }
         self.put_in_place(hash, naming).map_err(FinishError::Io)
+    }
+
+    /// Drops what does not match the journal, after the whole file was found wrong.
+    fn mismatch(&mut self, length: u64) -> FinishError {
+        let drop_wrong = |file: &mut Self| {
+            file.verify(length)?;
+            if file.have.total() == length {
+                // Every piece is as its packets said, but the whole is not: no piece can be
+                // trusted.
+                file.journal.set_len(Header::BYTES as u64)?;
+                (file.journal_end, file.arrived) = (Header::BYTES as u64, 0);
+                (file.have, file.hasher) = (RangeSet::default(), FileHasher::new(length));
+            }
+            Ok::<_, io::Error>(())
+        };
+        let path = self.place.path().to_owned();
+        match at(&path, drop_wrong(self)) {
+            Ok(()) => FinishError::Mismatch { have: self.have.ranges().to_vec() },
+            Err(error) => FinishError::Io(error),
+        }
+    }
+
+    /// The bytes, of which only [`PartialFile::have`] have arrived.
+    pub fn data(&self) -> &File {
+        &self.data
+    }
+
+    /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the working
+    /// files. If the bytes are wrong, only what still matches the journal counts as there.
+    ///
+    /// Errors: [`FinishError`]. The working files stay.
+    pub fn finish_directory<T>(
+        &mut self,
+        length: u64,
+        unpack: impl FnOnce(&File) -> Result<T, UnpackError>,
+    ) -> Result<T, FinishError> {
+        self.resize(length).map_err(FinishError::Io)?;
+        let path = self.place.path().to_owned();
+        at(&path, self.data.set_len(length)).map_err(FinishError::Io)?;
+        let done = match unpack(&self.data) {
+            Ok(done) => done,
+            Err(UnpackError::Io(error)) => return Err(FinishError::Io(error)),
+            Err(UnpackError::Corrupt) => return Err(self.mismatch(length)),
+        };
+        self.finished = true;
+        at(&path, self.remove()).map_err(FinishError::Io)?;
+        Ok(done)
     }
 
     /// Makes the file `length` bytes long and returns its hash; reads the parts not hashed yet.

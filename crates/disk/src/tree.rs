@@ -10,6 +10,8 @@
 pub mod index;
 pub mod manifest;
 mod names;
+pub mod stream;
+pub mod unpack;
 
 use crate::folder::{Folder, Links, OpenError, at, secrets, shown};
 use anabranch_pieces::name;
@@ -244,6 +246,22 @@ impl Tree {
             }
             Err(errno) => at(path, Err(errno)),
         }
+    }
+
+    /// The directory at `path` below `folder`.
+    ///
+    /// Errors: the system's, with the path; a link leads there, or it is no directory.
+    pub fn below(folder: &Folder, path: &Path) -> io::Result<Self> {
+        let shown = folder.path().join(path);
+        let descriptor = folder.open_folder(path).map_err(|errno| match errno {
+            Errno::NOTDIR => {
+                let reason =
+                    format!("{}: not a directory: name it without a slash at the end", self::shown(&shown));
+                io::Error::new(io::ErrorKind::NotADirectory, reason)
+            }
+            other => OpenError::from(other).at(&shown),
+        })?;
+        Ok(Self { descriptor, path: shown, file: None })
     }
 
     /// Path of the root folder; of the folder around a single file.

@@ -124,6 +124,28 @@ pub fn normal(name: &str) -> Result<String, NameError> {
     Ok(front.to_owned() + &parts.join("/"))
 }
 
+/// The normal form of a file's name, or of a directory's name, which ends with a slash.
+///
+/// Errors: see [`normal`].
+///
+/// ```
+/// use anabranch_pieces::name::normal_entry;
+/// assert_eq!(normal_entry("./a//b//").as_deref(), Ok("a/b/"));
+/// assert_eq!(normal_entry("a").as_deref(), Ok("a"));
+/// assert!(normal_entry("/").is_err() && normal_entry("../a/").is_err());
+/// ```
+pub fn normal_entry(name: &str) -> Result<String, NameError> {
+    match directory(name) {
+        Some(directory) => Ok(normal(directory)? + "/"),
+        None => normal(name),
+    }
+}
+
+/// The name of a directory without its slashes at the end; `None` for a file's name.
+pub fn directory(name: &str) -> Option<&str> {
+    name.ends_with('/').then(|| name.trim_end_matches('/'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -342,16 +342,21 @@ pub enum Report {
     Inventory {
         /// The attempt.
         run: Run,
-        /// Source: length of the file. Destination: length of the finished file, if it exists.
+        /// Source: length of the file, or of a directory's stream. Destination: length of the
+        /// finished file, or of the stream that its directory has, if it exists.
         length: Option<u64>,
         /// Destination: existing and verified ranges.
         have: Vec<ByteRange>,
         /// BLAKE3 of the finished file at a destination, if it already exists; at the source, if it
-        /// is known without reading the file again.
+        /// is known without reading the file again. Of a directory: the id of its snapshot.
         hash: Option<FileHash>,
         /// Attributes of the file at the source, or of the finished file.
         #[serde(default)]
         attributes: Option<Attributes>,
+        /// At the source of a directory: bytes at the beginning of its stream from which a
+        /// destination learns which of the other bytes it has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        head_bytes: Option<u64>,
     },
     /// This site's part of the attempt is set up.
     Ready {

@@ -37,7 +37,7 @@ use crate::plan::{FlowId, Plan};
 use crate::site::BUFFER_PACKETS_MAX;
 use anabranch_graph::Topology;
 use anabranch_pieces::FileHash;
-use anabranch_pieces::name::normal;
+use anabranch_pieces::name::{directory, normal_entry};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, Instant, LinkId, SiteId};
 use links::Links;
@@ -304,7 +304,7 @@ impl<P: Planner> Coordinator<P> {
         for path in std::iter::once(&mut request.source_path)
             .chain(request.destinations.iter_mut().map(|d| &mut d.path))
         {
-            *path = normal(path).map_err(SubmitError::BadPath)?;
+            *path = normal_entry(path).map_err(SubmitError::BadPath)?;
         }
         Ok(request)
     }
@@ -411,7 +411,10 @@ impl<P: Planner> Coordinator<P> {
         let paths = std::iter::once(&request.source_path).chain(request.destinations.iter().map(|d| &d.path));
         for path in paths {
             limit("length of a path in bytes", path.len() as u64, 1, self.config.path_bytes_max as u64)?;
-            normal(path).map_err(SubmitError::BadPath)?;
+            normal_entry(path).map_err(SubmitError::BadPath)?;
+            if directory(path).is_some() != directory(&request.source_path).is_some() {
+                return Err(SubmitError::FileAndDirectory { path: path.clone() });
+            }
         }
         Ok(())
     }

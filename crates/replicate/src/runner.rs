@@ -23,6 +23,7 @@ use crate::metrics::SiteMetrics;
 use crate::spool::{Spool, SpoolTask};
 use anabranch_disk::folder::{Folder, lacks_descriptors};
 use anabranch_disk::partial::PartialFile;
+use anabranch_disk::tree::stream::TreeStream;
 use anabranch_http::metrics::Counter;
 use anabranch_net::admission::ConnectionSlot;
 use anabranch_net::identity::{Guard, Identity};
@@ -66,14 +67,18 @@ pub const FIRM_TIMEOUT: Duration = Duration::from_secs(1);
 /// A destination's file, kept across the attempts of its transfer.
 pub type SharedFile = Arc<Mutex<PartialFile>>;
 
-/// The source's file, held open during an attempt: renaming or replacing it does not change the
-/// data sent.
-#[derive(Debug)]
-pub struct SourceFile {
-    /// Open file.
-    pub file: File,
-    /// Path of the file, for messages.
-    pub path: PathBuf,
+/// The source's bytes.
+#[derive(Clone, Debug)]
+pub enum SourceFile {
+    /// A file, held open during an attempt: renaming or replacing it does not change the data sent.
+    File {
+        /// Open file.
+        file: Arc<File>,
+        /// Path of the file, for messages.
+        path: PathBuf,
+    },
+    /// The stream of a directory.
+    Directory(Arc<TreeStream>),
 }
 
 /// One attempt at one site. Dropping it ends the attempt.

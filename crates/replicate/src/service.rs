@@ -4,6 +4,8 @@
 //! its threads, the partial files, and one [`Runner`] per installed attempt. Leaves out: transport
 //! of commands and reports (`relay`), and the inside of an attempt (`runner`).
 
+mod directories;
+
 use crate::metrics::SiteMetrics;
 use crate::runner::{Fault, Runner, SharedFile, SourceFile, failure, wait_for};
 use anabranch_disk::folder::{Folder, Name, at};
@@ -15,17 +17,19 @@ use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::refusals::Refusals;
 use anabranch_net::tls::{PeerIdentity, stranger};
-use anabranch_pieces::name::{NameError, normal};
+use anabranch_pieces::name::{NameError, directory, normal};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
 use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram, Submitter};
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
 use anabranch_units::SiteId;
 use anabranch_units::text::printable;
+use directories::Directories;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -141,6 +145,7 @@ pub struct Service {
     opened: Condvar,
     /// Hashes of whole source files.
     hashes: Mutex<BTreeMap<HashKey, FileHash>>,
+    directories: Directories,
     // Both channels are bounded by the number of attempts and the reports of each (`runner`). While
     // the controller is unreachable, `relay` keeps the newest reports only.
     reports: mpsc::UnboundedSender<Report>,
@@ -202,6 +207,7 @@ impl Service {
             opening: Mutex::default(),
             opened: Condvar::new(),
             hashes: Mutex::default(),
+            directories: Directories::default(),
             reports,
             from_runners,
             installed: Notify::new(),
@@ -271,10 +277,19 @@ impl Service {
 
     fn have(&self, run: Run) -> Option<Vec<ByteRange>> {
         let runner = lock(&self.runners).get(&run).cloned()?;
-        let name = self.config.folder.name(&runner.program().sinks.first()?.path).ok()?;
+        let path = &runner.program().sinks.first()?.path;
+        let name = self.name(path).ok()?;
         let file = lock(&self.files).get(&name).cloned()?;
-        let have = lock(&file).have().ranges().to_vec();
-        Some(have)
+        let have = lock(&file).have().clone();
+        Some(match directory(path) {
+            Some(_) => self.directories.with_local(run.transfer, &name, have).ranges().to_vec(),
+            None => have.ranges().to_vec(),
+        })
+    }
+
+    /// The name of a file, or of a directory without its slash.
+    fn name(&self, path: &str) -> io::Result<Name> {
+        self.config.folder.name(directory(path).unwrap_or(path))
     }
 
     /// Executes a command in the background, and reports when it is done. Commands of one transfer
@@ -376,6 +391,7 @@ impl Service {
                 // Closes partial files that no attempt uses; their contents are verified again on
                 // the next use.
                 lock(&self.files).retain(|_, file| Arc::strong_count(file) > 1);
+                self.directories.forget(transfer);
                 JobResult::Nothing
             }
         }
@@ -390,20 +406,32 @@ impl Service {
                 let hint = "name a file as it is called below this site's --dir, and let the daemon read it";
                 io::Error::new(e.kind(), format!("{e}: {hint}"))
             }
+            io::ErrorKind::InvalidInput if folder.open_folder(Path::new(name.as_str())).is_ok() => {
+                let reason = format!("{name}: a folder: write `{name}/` to send it with all its entries");
+                io::Error::new(e.kind(), reason)
+            }
             _ => e,
         })?;
         let path = folder.path_of(&name);
         let found = at(&path, file.metadata())?;
-        Ok((SourceFile { file, path }, found))
+        Ok((SourceFile::File { file: Arc::new(file), path }, found))
     }
 
     fn inquire(&self, run: Run, is_source: bool, name: &str, submitter: Submitter) -> Report {
         let looked = || -> io::Result<Report> {
+            if is_source && directory(name).is_some() {
+                let stream = self.directories.source(&self.config.folder, &self.name(name)?, run.transfer)?;
+                return Ok(directories::source_inventory(run, stream.manifest()));
+            }
             if is_source {
                 let (_, found) = self.source(name)?;
                 let known = lock(&self.hashes).get(&hash_key(&found)).copied();
                 let (length, attributes) = (Some(found.len()), Some(attributes(&found)));
-                return Ok(Report::Inventory { run, length, have: vec![], hash: known, attributes });
+                let (have, head_bytes) = (vec![], None);
+                return Ok(Report::Inventory { run, length, have, hash: known, attributes, head_bytes });
+            }
+            if directory(name).is_some() {
+                return self.inquire_directory(run, &self.name(name)?, submitter);
             }
             let name = self.config.folder.name(name).map_err(|e| {
                 io::Error::new(e.kind(), format!("{e}; --as gives the file's name at its destinations"))
@@ -418,7 +446,7 @@ impl Service {
                 Some(file) => lock(&file).have().ranges().to_vec(),
                 None => vec![],
             };
-            Ok(Report::Inventory { run, length, have, hash, attributes })
+            Ok(Report::Inventory { run, length, have, hash, attributes, head_bytes: None })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| failed(run, kind, &error))
@@ -453,12 +481,18 @@ impl Service {
     /// Hashes a source file, and remembers the hash for as long as the file does not change.
     fn hash(&self, run: Run, name: &str) -> Report {
         let read = || -> io::Result<FileHash> {
-            let (source, found) = self.source(name)?;
+            if directory(name).is_some() {
+                let stream = self.directories.source(&self.config.folder, &self.name(name)?, run.transfer)?;
+                return Ok(FileHash(stream.manifest().id().0));
+            }
+            let (SourceFile::File { file, path }, found) = self.source(name)? else {
+                unreachable!("the name is a file's");
+            };
             let key = hash_key(&found);
             if let Some(known) = lock(&self.hashes).get(&key) {
                 return Ok(*known);
             }
-            let (_, hash) = at(&source.path, whole_hash(&source.file))?;
+            let (_, hash) = at(&path, whole_hash(&file))?;
             let mut hashes = lock(&self.hashes);
             if hashes.len() >= HASHES_MAX {
                 hashes.pop_first();
@@ -525,11 +559,16 @@ impl Service {
             anabranch_net::socket::check_congestion_control(name)
                 .map_err(|e| failure(FailureKind::Refused, &e))?;
         }
-        let sink = program.sinks.first().map(|sink| self.config.folder.name(&sink.path));
+        let sink = program.sinks.first().map(|sink| self.name(&sink.path));
         let sink = sink.transpose().map_err(unwritable)?;
-        let source = program.source_path.as_ref().map(|name| self.source(name));
+        let source = program.source_path.as_ref().map(|name| match directory(name) {
+            None => self.source(name).map(|(source, _)| source),
+            Some(_) => {
+                let stream = self.directories.source(&self.config.folder, &self.name(name)?, run.transfer);
+                stream.map(SourceFile::Directory)
+            }
+        });
         let source = source.transpose().map_err(|e| failure(FailureKind::Unreadable, &e))?;
-        let source = source.map(|(source, _)| source);
         let file = sink.map(|name| {
             let file = self.begun(&name, program.length)?;
             lock(&file).resize(program.length)?;
@@ -558,6 +597,10 @@ impl Service {
     }
 
     fn finish(&self, file: &Finish) -> Report {
+        if directory(&file.path).is_some() {
+            let finished = self.finish_directory(file);
+            return finished.unwrap_or_else(|error| failed(file.run, FailureKind::Unwritable, &error));
+        }
         let Finish { run, length, hash, .. } = *file;
         let naming = Naming { attributes: file.attributes, replace: file.replace };
         let finish = || -> io::Result<Report> {

@@ -7,7 +7,7 @@ use anabranch_graph::Topology;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
-use anabranch_pieces::name::normal;
+use anabranch_pieces::name::{directory, normal_entry};
 use anabranch_replicate::Client;
 use anabranch_replicate::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest,
@@ -260,9 +260,12 @@ fn say_attached(id: TransferId, json: bool, quiet: bool) {
 
 fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     let name = |text: &str| anyhow::Ok(topology.site(network::site(topology, text)?).name.clone());
-    normal(&args.file)?;
-    let path = args.name.clone().unwrap_or_else(|| args.file.clone());
-    normal(&path).context("--as")?;
+    normal_entry(&args.file)?;
+    let mut path = args.name.clone().unwrap_or_else(|| args.file.clone());
+    if directory(&args.file).is_some() && directory(&path).is_none() {
+        path.push('/');
+    }
+    normal_entry(&path).context("--as")?;
     let to = args.to.iter().map(|s| anyhow::Ok(DestinationRequest { site: name(s)?, path: path.clone() }));
     let mut request = SubmitRequest::new(name(&args.from)?, &args.file, to.collect::<Result<Vec<_>, _>>()?);
     request.avoid_sites = args.avoid_sites.iter().map(|s| name(s)).collect::<Result<_, _>>()?;

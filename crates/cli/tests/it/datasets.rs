@@ -1,6 +1,9 @@
 //! Snapshots of directories, as a user makes them.
 
+use crate::emulate::stage;
+use crate::net::{LocalDaemons, Net, TWO, noise, run};
 use crate::{answer, text};
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
 /// Runs `replicate manifest --json`. Returns the exit code and the answer.
@@ -71,4 +74,135 @@ fn incomplete_snapshots_have_exit_code_3() {
     assert_eq!(said.status.code(), Some(3));
     assert!(text(&said.stderr).contains("ca.key: "), "{}", text(&said.stderr));
     assert!(text(&said.stdout).contains("unreadable, and not in the snapshot: 1"), "{}", text(&said.stdout));
+}
+
+/// Three sites in a line over emulated links of 40 Mbit/s: a source, a relay and a destination.
+const LINE: &str = r#"
+[[site]]
+name = "nyc"
+[[site]]
+name = "ams"
+[[site]]
+name = "sin"
+[[cable]]
+between = ["nyc", "ams"]
+capacity = "40 Mbit/s"
+delay = "5 ms"
+[[cable]]
+between = ["ams", "sin"]
+capacity = "40 Mbit/s"
+delay = "5 ms"
+"#;
+
+/// Snapshot id of a site's directory.
+fn snapshot(net: &Net, site: &str, name: &str) -> String {
+    manifest(&net.path(site, name), &[]).1["snapshot"].as_str().expect("an id").to_owned()
+}
+
+/// Bytes that arrive at `sin` while `data/` is sent there once.
+fn sent_bytes(net: &mut Net, more: &[&str]) -> u64 {
+    let before = net.arrived_at("sin");
+    let arguments = ["data/", "--from", "nyc", "--to", "ams,sin"];
+    net.send(&[&arguments[..], more].concat()).finish().expect_done();
+    net.arrived_at("sin") - before
+}
+
+#[test]
+fn directory_arrives_whole_and_later_only_its_changes() {
+    let Some(_alone) = stage(&[]) else { return };
+    let Some(mut net) = Net::new(LINE) else { return };
+    let source = net.path("nyc", "data");
+    std::fs::create_dir_all(source.join("a/empty")).expect("the folder is ours");
+    for number in 0..400 {
+        let small = noise(number, 4_000);
+        std::fs::write(source.join(format!("a/{number:03}")), small).expect("the folder is ours");
+    }
+    std::fs::write(source.join("large"), noise(1_000, 3 << 20)).expect("the folder is ours");
+    symlink("large", source.join("link")).expect("the folder is ours");
+    std::fs::hard_link(source.join("large"), source.join("second name")).expect("the folder is ours");
+    net.start_all();
+    let content = 400 * 4_000 + (3 << 20);
+    let sent = sent_bytes(&mut net, &[]);
+    assert!((content..content * 11 / 10).contains(&sent), "{sent} bytes for {content}");
+    let same = |net: &Net| {
+        let id = snapshot(net, "nyc", "data");
+        assert_eq!([snapshot(net, "ams", "data"), snapshot(net, "sin", "data")], [id.clone(), id]);
+    };
+    same(&net);
+    let target = net.path("sin", "data");
+    let of = |path: &Path| std::fs::metadata(path).expect("it arrived").ino();
+    assert_eq!(of(&target.join("large")), of(&target.join("second name")));
+
+    let sent = sent_bytes(&mut net, &[]);
+    assert!(sent < 30_000, "{sent} bytes for an unchanged directory");
+    std::fs::rename(source.join("a"), source.join("b")).expect("ours");
+    std::fs::write(source.join("b/007"), noise(7_007, 5_000)).expect("ours");
+    for site in ["ams", "sin"] {
+        std::fs::rename(net.path(site, "data/a"), net.path(site, "data/old")).expect("ours");
+    }
+    let sent = sent_bytes(&mut net, &[]);
+    assert!(sent < 150_000, "{sent} bytes for a renamed directory and one changed file");
+    for site in ["ams", "sin"] {
+        std::fs::remove_dir_all(net.path(site, "data/old")).expect("ours");
+    }
+    let sent = sent_bytes(&mut net, &[]);
+    assert!(sent < 150_000, "{sent} bytes for the times of directories");
+    same(&net);
+}
+
+#[test]
+fn killed_destination_goes_on_with_a_directory() {
+    let Some(_alone) = stage(&[]) else { return };
+    let Some(mut net) = Net::new(LINE) else { return };
+    let source = net.path("nyc", "data");
+    std::fs::create_dir_all(&source).expect("the folder is ours");
+    for number in 0..60 {
+        let bytes = noise(number, 200_000);
+        std::fs::write(source.join(format!("{number}")), bytes).expect("the folder is ours");
+    }
+    net.start_all();
+    let running = net.send(&["data/", "--from", "nyc", "--to", "sin"]);
+    running.verified(4_000_000);
+    net.kill("sin");
+    net.start("sin");
+    running.finish().expect_done();
+    assert_eq!(snapshot(&net, "sin", "data"), snapshot(&net, "nyc", "data"));
+    let arrived = net.arrived_at("sin");
+    assert!(arrived < 12_000_000 * 13 / 10, "{arrived} bytes for 12 MB");
+}
+
+#[test]
+fn file_that_changed_at_a_destination_is_left_until_replaced() {
+    let local = LocalDaemons::start(TWO, &["s", "d"]);
+    let send = |more: &[&str]| {
+        let first = ["send", "data/", "--quiet", "--controller", local.address(), "--from", "s", "--to", "d"];
+        run(local.command(&[&first, more].concat()))
+    };
+    write(&local.path("s/data"), "x", "first");
+    write(&local.path("s/data"), "y", "first");
+    assert_eq!(send(&[]).0, Some(0));
+    std::fs::write(local.path("d/data/x"), "by a user").expect("ours");
+    std::fs::write(local.path("s/data/x"), "second").expect("ours");
+    std::fs::write(local.path("s/data/y"), "second").expect("ours");
+    let (code, said) = send(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("data/x: changed here by another program, and left"), "{said}");
+    let read = |name: &str| std::fs::read_to_string(local.path("d/data").join(name)).expect("it is there");
+    assert_eq!((read("x"), read("y")), ("by a user".to_owned(), "second".to_owned()));
+    assert_eq!(send(&["--replace"]).0, Some(0));
+    assert_eq!(read("x"), "second");
+    let refused = send(&["--as", "../data/"]);
+    assert_eq!(refused.0, Some(2), "{}", refused.1);
+    let hint = run(local.command(&[
+        "send",
+        "data",
+        "--quiet",
+        "--controller",
+        local.address(),
+        "--from",
+        "s",
+        "--to",
+        "d",
+    ]));
+    assert!(hint.1.contains("`data/`"), "{}", hint.1);
 }

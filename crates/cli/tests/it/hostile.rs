@@ -227,7 +227,14 @@ impl Actor {
                     let report = match command {
                         Command::Inquire { run, is_source, .. } => {
                             let length = is_source.then_some(CLAIMED);
-                            Report::Inventory { run, length, have: vec![], hash: None, attributes: None }
+                            Report::Inventory {
+                                run,
+                                length,
+                                have: vec![],
+                                hash: None,
+                                attributes: None,
+                                head_bytes: None,
+                            }
                         }
                         Command::Install { program } => {
                             let run = program.run;

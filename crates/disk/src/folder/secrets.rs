@@ -153,7 +153,7 @@ pub(crate) fn read_through(folder: &Folder, path: &Path, file: &File) -> Option<
 
 /// Returns the secret, or the certificate that identifies it, that a replacement of the file at
 /// `path` would destroy.
-pub(super) fn replaced_at(folder: &Folder, path: &Path) -> Option<String> {
+pub(crate) fn replaced_at(folder: &Folder, path: &Path) -> Option<String> {
     found(folder, path, &mut 0).or_else(|| {
         let is_certificate = path.extension() == Some(OsStr::new("pem"));
         let what = is_certificate.then(|| found(folder, &path.with_extension("key"), &mut 0)).flatten();

@@ -6,7 +6,7 @@
 use crate::control::{HopSettings, Submitter, TransferId};
 #[cfg(doc)]
 use crate::plan::Scheme;
-use anabranch_pieces::name::NameError;
+use anabranch_pieces::name::{NameError, directory};
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -54,7 +54,7 @@ impl Default for JointConfig {
 pub struct TransferRequest {
     /// The site that holds the file.
     pub source: SiteId,
-    /// The file at the source.
+    /// The file at the source, or the directory, which ends with a slash.
     pub source_path: String,
     /// The destinations, each with the path of the file there.
     pub destinations: Vec<Destination>,
@@ -105,6 +105,11 @@ impl TransferRequest {
             self.hop_overrides.iter().map(|o| size_of::<HopOverride>() + hop(&o.hop)).sum();
         let avoided = size_of_val(&*self.avoid_sites) + size_of_val(&*self.avoid_links);
         size_of::<Self>() + self.source_path.len() + hop(&self.hop) + destinations + overrides + avoided
+    }
+
+    /// Whether a directory is sent.
+    pub(super) fn is_directory(&self) -> bool {
+        directory(&self.source_path).is_some()
     }
 
     /// Whether both requests deliver the same file to the same destination paths for the same
@@ -384,6 +389,11 @@ pub enum SubmitError {
     },
     /// An invalid path.
     BadPath(NameError),
+    /// A file is sent to a directory's name, or a directory to a file's.
+    FileAndDirectory {
+        /// The name at a destination.
+        path: String,
+    },
     /// A setting excludes filling groups.
     FillWith {
         /// The setting.
@@ -479,6 +489,11 @@ impl std::fmt::Display for SubmitError {
                 write!(f, "destination `{site}` appears twice: name it once")
             }
             Self::BadPath(error) => error.fmt(f),
+            Self::FileAndDirectory { path } => write!(
+                f,
+                "`{}`: a directory and its name at each destination end with a slash, a file and its name do not",
+                anabranch_units::text::printable(path)
+            ),
             Self::FillWith { what } => {
                 write!(
                     f,

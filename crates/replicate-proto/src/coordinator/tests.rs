@@ -798,6 +798,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
                     have: vec![range],
                     hash: Some(HASH),
                     attributes: Some(ATTRIBUTES),
+                    head_bytes: Some(n / 2),
                 },
                 1 => Report::Ready { run },
                 2 => Report::Progress {

@@ -85,6 +85,10 @@ pub(super) struct Transfer {
     destinations: Vec<Target>,
     length: Option<u64>,
     hash: Option<FileHash>,
+    /// Of a directory: bytes at the beginning of the stream, by the source's last report.
+    head_bytes: Option<u64>,
+    /// The next attempt sends the head only.
+    head_first: bool,
     /// The file's attributes in the source's last report.
     attributes: Option<Attributes>,
     attempts: u32,
@@ -255,6 +259,8 @@ enum WaitEnd {
 
 struct RunningAttempt {
     run: Run,
+    /// Bytes of the file up to which it sends: all of them, or the head of a directory's stream.
+    end_bytes: u64,
     plan: Plan,
     /// Maximum rate at which the file may be sent, if the plan was made together with other
     /// transfers' plans.
@@ -348,6 +354,11 @@ impl Target {
     fn open(&self) -> bool {
         self.verdict.is_none()
     }
+    /// Ranges that it lacks of the first `length` bytes.
+    fn missing(&self, length: u64) -> Vec<ByteRange> {
+        let ends = self.have.partition_point(|range| range.start < length);
+        ranges::missing(&ranges::normal(&self.have[..ends], length), length)
+    }
     /// Order in which destinations are served: lower values first.
     fn turn(&self) -> (bool, bool, u8) {
         (self.unreached.is_some(), self.waits_for_room, self.level)
@@ -396,6 +407,8 @@ impl Transfer {
             destinations,
             length: None,
             hash: None,
+            head_bytes: None,
+            head_first: false,
             attributes: None,
             attempts: 0,
             idle_attempts: 0,

@@ -164,14 +164,23 @@ impl World {
                 let source = &self.sources[&path];
                 let hash = process.hashed.contains(&path).then_some(source.hash);
                 let length = Some(source.bytes.len() as u64);
-                JobResult::Answer(Report::Inventory { run, length, have: vec![], hash, attributes: None })
+                JobResult::Answer(Report::Inventory {
+                    run,
+                    length,
+                    have: vec![],
+                    hash,
+                    attributes: None,
+                    head_bytes: None,
+                })
             }
             Job::Inquire { run, path: name, .. } => {
                 let path = path(&name);
                 let there = disk.finished(&path).map(|bytes| (bytes.len() as u64, file_hash(bytes)));
                 let (length, hash) = there.unzip();
                 JobResult::Answer(match disk.have(&path) {
-                    Ok(have) => Report::Inventory { run, length, have, hash, attributes: None },
+                    Ok(have) => {
+                        Report::Inventory { run, length, have, hash, attributes: None, head_bytes: None }
+                    }
                     Err(DiskFull) => failed(run, &path),
                 })
             }

@@ -15,8 +15,11 @@ use anabranch_replicate_proto::plan::Mode;
 use anabranch_replicate_proto::site::{Site, Write};
 use anabranch_units::Instant;
 use bytes::{Bytes, BytesMut};
+use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 use tokio::sync::mpsc;
 
 impl Shared {
@@ -106,7 +109,10 @@ impl Shared {
         let map = lock(&self.site).work_map(group).cloned();
         let Some(map) = map else { return Ok(None) };
         let alone = program.groups.iter().filter(|g| g.fills.is_none()).count() == 1;
-        let whole = (alone && map.pieces() > 0 || program.length == 0)
+        let is_file = matches!(self.source, Some(SourceFile::File { .. }));
+        // The snapshot's id stands for a directory's bytes.
+        let whole = is_file
+            && (alone && map.pieces() > 0 || program.length == 0)
             && (0..map.pieces()).filter_map(|i| map.piece(i)).map(ByteRange::len).sum::<u64>()
                 == program.length;
         let length = program.length;
@@ -207,23 +213,43 @@ fn begins_a_chunk(piece: ByteRange) -> bool {
     piece.start.is_multiple_of(blake3::CHUNK_LEN as u64)
 }
 
-/// Reads a piece of the source's file in full.
+/// Reads a piece of the source's bytes in full.
 fn read_piece(source: &SourceFile, piece: ByteRange) -> io::Result<Vec<u8>> {
+    match source {
+        SourceFile::File { file, path } => read_piece_of(file, path, piece),
+        SourceFile::Directory(stream) => stream.read(piece),
+    }
+}
+
+fn read_piece_of(file: &File, path: &Path, piece: ByteRange) -> io::Result<Vec<u8>> {
     let length = piece.len() as usize;
     // Avoids zeroing the buffer, which `read_exact_at` would need.
     let mut bytes = Vec::with_capacity(length);
     while bytes.len() < length {
         let from = piece.start + bytes.len() as u64;
-        let read = match rustix::io::pread(&source.file, rustix::buffer::spare_capacity(&mut bytes), from) {
+        let read = match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut bytes), from) {
             Err(rustix::io::Errno::INTR) => continue,
-            other => at(&source.path, other)?,
+            other => at(path, other)?,
         };
         if read == 0 {
-            return at(&source.path, Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+            return at(path, Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
         }
     }
     bytes.truncate(length);
     Ok(bytes)
+}
+
+/// Time of the last change of the source's file. A directory's files are checked as they are read.
+///
+/// Errors: the file has another length than when planned.
+fn found(source: &SourceFile, length: u64) -> io::Result<Option<SystemTime>> {
+    let SourceFile::File { file, path } = source else { return Ok(None) };
+    let found = at(path, file.metadata())?;
+    if found.len() != length {
+        let (path, bytes) = (shown(path), found.len());
+        return Err(io::Error::other(format!("{path}: is {bytes} bytes long, was {length} when planned")));
+    }
+    Ok(found.modified().ok())
 }
 
 enum Piece {
@@ -239,12 +265,8 @@ fn read_pieces(
     whole: bool,
     out: &mpsc::Sender<io::Result<Piece>>,
 ) {
-    let changed = |what: String| io::Error::other(format!("{}: {what}", shown(&source.path)));
     let read = || {
-        let before = at(&source.path, source.file.metadata())?;
-        if before.len() != length {
-            return Err(changed(format!("is {} bytes long, was {length} when planned", before.len())));
-        }
+        let before = found(source, length)?;
         // The pieces' hashes combine into the file's, unless a piece begins within a chunk or there
         // is only one piece.
         let in_tree = map.pieces() > 1 && (0..map.pieces()).filter_map(|i| map.piece(i)).all(begins_a_chunk);
@@ -264,9 +286,12 @@ fn read_pieces(
                 return Ok(());
             }
         }
-        let after = at(&source.path, source.file.metadata())?;
-        if after.len() != before.len() || after.modified().ok() != before.modified().ok() {
-            return Err(changed("changed while it was read: send it again when it rests".to_owned()));
+        let after = found(source, length)?;
+        if let SourceFile::File { path, .. } = source
+            && after != before
+        {
+            let reason = format!("{}: changed while it was read: send it again when it rests", shown(path));
+            return Err(io::Error::other(reason));
         }
         if whole {
             let plain = || FileHash(*hasher.finalize().as_bytes());

@@ -77,6 +77,7 @@ impl World {
                         have,
                         hash: None,
                         attributes: None,
+                        head_bytes: None,
                     }
                 }
                 Command::Install { program } => {

@@ -333,6 +333,7 @@ impl World {
                     have: vec![],
                     hash,
                     attributes: Some(ATTRIBUTES),
+                    head_bytes: self.head_bytes,
                 }
             }
             Command::Inquire { run, .. } => Report::Inventory {
@@ -341,6 +342,7 @@ impl World {
                 have: s.have.clone(),
                 hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
                 attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
+                head_bytes: None,
             },
             Command::Install { program }
                 if s.is_busy

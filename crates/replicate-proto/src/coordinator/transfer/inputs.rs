@@ -132,9 +132,10 @@ impl Transfer {
             return;
         }
         match report {
-            Report::Inventory { length, have, hash, attributes, .. } => {
+            Report::Inventory { length, have, hash, attributes, head_bytes, .. } => {
                 if site == self.request.source {
                     self.attributes = attributes;
+                    self.head_bytes = head_bytes.filter(|_| self.request.is_directory());
                 }
                 self.handle_inventory(cx, site, run, (length, hash, attributes), &have)
             }

@@ -147,6 +147,7 @@ impl Transfer {
         }
         let Some(length) = self.length else { return };
         let (mut others, hash) = (Vec::new(), self.hash);
+        self.head_first = false;
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
             // The found file was reported before the length was known. A different file is dropped
             // here, not after the inquiry. Otherwise every later inquiry would find a file again
@@ -154,10 +155,13 @@ impl Transfer {
             let is_other = |found: &mut FinishedFile| {
                 found.length != length || hash.is_some_and(|hash| found.hash != hash)
             };
-            if d.found.take_if(is_other).is_some() {
-                others.push(d.site);
-            }
+            let has_other = d.found.take_if(is_other).is_some();
             d.have = ranges::normal(&d.have, length);
+            if has_other {
+                others.push(d.site);
+                // With the head it learns which bytes it has in other files.
+                self.head_first |= self.head_bytes.is_some_and(|head| !d.missing(head).is_empty());
+            }
             d.shown_bytes = ranges::bytes(&d.have);
         }
         for site in others {

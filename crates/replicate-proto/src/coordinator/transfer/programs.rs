@@ -20,6 +20,7 @@ impl Transfer {
         let ceiling = ceiling(&plan, !with.is_empty());
         let programs = self.programs(cx, &plan, run, length, ceiling);
         let wrong_links = wrong_links(cx, &plan);
+        let end_bytes = self.end_bytes(length);
         self.planned_with = with.to_vec();
         let participants: BTreeSet<SiteId> = programs.keys().copied().collect();
         let needed: BTreeSet<SiteId> =
@@ -31,10 +32,9 @@ impl Transfer {
             .iter()
             .filter(|d| served.contains(&d.site))
             .map(|d| {
-                let base_bytes = ranges::bytes(&d.have);
                 let sink = SinkState {
-                    base_bytes,
-                    missing_bytes: length - base_bytes,
+                    base_bytes: ranges::bytes(&d.have),
+                    missing_bytes: ranges::bytes(&d.missing(end_bytes)),
                     verified_bytes: 0,
                     samples: VecDeque::from([(cx.now, 0)]),
                     stalled: 0.0,
@@ -63,6 +63,7 @@ impl Transfer {
         }
         let attempt = Box::new(RunningAttempt {
             run,
+            end_bytes,
             expected: plan.destinations.iter().map(|site| (*site, plan.rate)).collect(),
             plan,
             ceiling,
@@ -93,6 +94,7 @@ impl Transfer {
         ceiling: Option<BitRate>,
     ) -> BTreeMap<SiteId, SiteProgram> {
         let destination = |site: SiteId| self.destinations.iter().find(|d| d.site == site);
+        let end_bytes = self.end_bytes(length);
         let held = ceiling.map(|rate| program::source_rate(plan, rate));
         let attempted = AttemptFacts {
             run,
@@ -101,7 +103,9 @@ impl Transfer {
             path: &|site| {
                 destination(site).expect("usable() refuses a sink that is no destination").path.clone()
             },
-            missing: &|site| ranges::missing(destination(site).map_or(&[][..], |d| &d.have), length),
+            missing: &|site| {
+                destination(site).map_or_else(|| ranges::missing(&[], end_bytes), |d| d.missing(end_bytes))
+            },
             symbol_bytes: self.request.symbol_bytes,
             buffer_packets: self.request.buffer_packets,
             bandwidth_limit: self.request.bandwidth_limit.into_iter().chain(held).min(),
@@ -114,12 +118,17 @@ impl Transfer {
         };
         let mut programs = program::programs(cx.topology, plan, &attempted);
         let served = self.destinations.iter().filter(|d| plan.destinations.contains(&d.site));
-        let left_bytes = served.map(|d| length - ranges::bytes(&d.have)).max().unwrap_or(0);
+        let left_bytes = served.map(|d| ranges::bytes(&d.missing(end_bytes))).max().unwrap_or(0);
         let padding = self.padding(cx, plan, left_bytes);
         for outgoing in programs.values_mut().flat_map(|p| &mut p.outgoing) {
             outgoing.padding_bytes = padding.get(&outgoing.flow).copied().unwrap_or(0);
         }
         programs
+    }
+
+    /// Bytes of the file up to which the next attempt sends.
+    fn end_bytes(&self, length: u64) -> u64 {
+        self.head_bytes.filter(|_| self.head_first).map_or(length, |head| head.min(length))
     }
 
     pub(super) fn hop(&self, link: LinkId) -> &HopSettings {

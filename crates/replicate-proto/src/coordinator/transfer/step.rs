@@ -167,7 +167,8 @@ impl Transfer {
 
     /// Gives a destination up if another file has the name, unless that file may be replaced.
     pub(super) fn leave_alone(&mut self, cx: &mut Context<'_>, site: SiteId) {
-        if self.request.replace {
+        // A directory takes new entries beside others; its site judges each entry.
+        if self.request.replace || self.request.is_directory() {
             return;
         }
         let Some(d) = self.destinations.iter().find(|d| d.site == site) else { return };
@@ -293,7 +294,8 @@ impl Transfer {
             return false;
         }
         let missing: Vec<_> = self.destinations.iter().filter(unfinished).map(|d| cx.name(d.site)).collect();
-        if missing.is_empty() {
+        let has_head = |d: &Target| r.end_bytes < length.unwrap_or(0) && d.missing(r.end_bytes).is_empty();
+        if self.destinations.iter().filter(unfinished).all(has_head) {
             self.remove_attempt(cx);
             self.phase = Phase::Idle;
         } else if r.audit.is_some() {

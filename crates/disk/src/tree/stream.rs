@@ -1,0 +1,456 @@
+//! A directory as one byte stream: its manifest, then the contents of its files.
+//!
+//! The stream begins with the *head*: [`MAGIC`], the length of the head, and the nodes of the
+//! manifest, each behind its length, the snapshot last. The contents follow in the order of the
+//! manifest, without gaps; further names of a file have none. So the snapshot determines every byte
+//! of the stream, and its id stands for them.
+//!
+//! Leaves out: writing a directory from a stream ([`super::unpack`]). Read [`Manifest`] and
+//! [`TreeStream`] first.
+
+use super::index::Index;
+use super::manifest::{Counts, read};
+use super::{Problem, Tree, shown_below};
+use crate::folder::{Folder, Links, at};
+use anabranch_pieces::{ByteRange, FileHash};
+use anabranch_sets::filter::Filter;
+use anabranch_sets::{
+    Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, compare_paths, hash,
+};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+
+/// First bytes of a stream, with the version of its format.
+const MAGIC: [u8; 8] = *b"anatree\x01";
+/// Bytes before the first node: the magic, and the length of the head.
+const BEGIN_BYTES: usize = 16;
+/// Bytes of a node's length.
+const NODE_BEGIN_BYTES: usize = 4;
+/// Maximum bytes of a head: some 10 million entries.
+pub const HEAD_BYTES_MAX: u64 = 1 << 30;
+
+/// Why a head is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HeadError {
+    /// The bytes have another format.
+    Format,
+    /// The head has more than [`HEAD_BYTES_MAX`] bytes, or ends within a node.
+    Length {
+        /// Bytes of the head, by its own statement.
+        bytes: u64,
+    },
+    /// A node is missing, damaged, or at a place where it cannot be.
+    Node(ReadError),
+    /// The lengths of the files exceed 2^63 bytes.
+    TooLong,
+}
+
+impl std::fmt::Display for HeadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Format => f.write_str("the stream has no manifest that this version can read"),
+            Self::Length { bytes } => {
+                write!(f, "a manifest of {bytes} bytes: must be whole, of at most {HEAD_BYTES_MAX}")
+            }
+            Self::Node(error) => error.fmt(f),
+            Self::TooLong => f.write_str("the files have more than 2^63 bytes together"),
+        }
+    }
+}
+impl std::error::Error for HeadError {}
+
+/// A file whose content is in the stream.
+#[derive(Clone, Debug)]
+pub(super) struct FileSpan {
+    /// End of its path among the paths.
+    path_end: usize,
+    /// Its bytes in the stream.
+    pub(super) range: ByteRange,
+    pub(super) content: FileHash,
+    pub(super) modified: FileTime,
+}
+
+/// The manifest of a directory, and the place of each file's content in the stream.
+///
+/// Cost: memory for the nodes, and 80 bytes and the path for each file.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    id: NodeHash,
+    nodes: BTreeMap<NodeHash, Vec<u8>>,
+    head_bytes: u64,
+    length_bytes: u64,
+    /// Paths of the files, end to end.
+    paths: Vec<u8>,
+    /// In the order of the manifest.
+    files: Vec<FileSpan>,
+    /// Number of the file of each further name.
+    aliases: BTreeMap<Vec<u8>, usize>,
+    /// Targets of the symbolic links.
+    links: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Manifest {
+    /// The manifest of these nodes, of which `id` is the snapshot.
+    ///
+    /// Errors: [`HeadError`].
+    fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>) -> Result<Self, HeadError> {
+        let node_bytes = |node: &Vec<u8>| (NODE_BEGIN_BYTES + node.len()) as u64;
+        let head_bytes = BEGIN_BYTES as u64 + nodes.values().map(node_bytes).sum::<u64>();
+        if head_bytes > HEAD_BYTES_MAX {
+            return Err(HeadError::Length { bytes: head_bytes });
+        }
+        let mut manifest = Self {
+            id,
+            nodes: BTreeMap::new(),
+            head_bytes,
+            length_bytes: head_bytes,
+            paths: Vec::new(),
+            files: Vec::new(),
+            aliases: BTreeMap::new(),
+            links: BTreeMap::new(),
+        };
+        let mut changes = Difference::new(&nodes, None, id);
+        while let Some(change) = changes.poll().map_err(HeadError::Node)? {
+            if let Change::Added { path, entry } = change {
+                manifest.add(path, entry.kind)?;
+            }
+        }
+        manifest.nodes = nodes;
+        Ok(manifest)
+    }
+
+    fn add(&mut self, path: Vec<u8>, kind: Kind) -> Result<(), HeadError> {
+        match kind {
+            Kind::File { attributes, size_bytes, content } => {
+                let start = self.length_bytes;
+                let end = start.checked_add(size_bytes).filter(|end| *end < 1 << 63);
+                let end = end.ok_or(HeadError::TooLong)?;
+                self.paths.extend_from_slice(&path);
+                let (path_end, range) = (self.paths.len(), ByteRange { start, end });
+                self.files.push(FileSpan { path_end, range, content, modified: attributes.modified });
+                self.length_bytes = end;
+            }
+            Kind::HardLink { path: target } => {
+                // A further name of an entry that is no file is refused when it is written.
+                if let Some(number) = self.find(target.as_bytes()) {
+                    self.aliases.insert(path, number);
+                }
+            }
+            Kind::SymbolicLink { target, .. } => {
+                self.links.insert(path, target.as_bytes().to_vec());
+            }
+            Kind::Directory { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Reads the head at the beginning of `stream`.
+    ///
+    /// Errors: the system's; [`HeadError`] with [`io::ErrorKind::InvalidData`].
+    pub fn read_from(stream: &File) -> io::Result<Self> {
+        let invalid = |error: HeadError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let Some(bytes) = head_bytes(stream)? else { return Err(invalid(HeadError::Format)) };
+        if bytes > HEAD_BYTES_MAX {
+            return Err(invalid(HeadError::Length { bytes }));
+        }
+        let mut head = vec![0; bytes as usize];
+        stream.read_exact_at(&mut head, 0)?;
+        Self::decode(&head).map_err(invalid)
+    }
+
+    /// Reads a head.
+    ///
+    /// Errors: [`HeadError`].
+    pub fn decode(head: &[u8]) -> Result<Self, HeadError> {
+        let told = stated_bytes(head).ok_or(HeadError::Format)?;
+        let wrong = HeadError::Length { bytes: told };
+        if told != head.len() as u64 || told > HEAD_BYTES_MAX {
+            return Err(wrong);
+        }
+        let (mut nodes, mut last) = (BTreeMap::new(), None);
+        let mut rest = &head[BEGIN_BYTES..];
+        while let Some((length, more)) = rest.split_first_chunk::<NODE_BEGIN_BYTES>() {
+            let length = u32::from_le_bytes(*length) as usize;
+            let Some((node, more)) = more.split_at_checked(length).filter(|_| length <= NODE_BYTES_MAX)
+            else {
+                return Err(wrong);
+            };
+            rest = more;
+            last = Some(hash(node));
+            nodes.insert(hash(node), node.to_vec());
+        }
+        match last {
+            Some(id) if rest.is_empty() => {
+                let manifest = Self::new(id, nodes)?;
+                // A head with a node twice has another length than the one that is encoded.
+                if manifest.head_bytes == told { Ok(manifest) } else { Err(wrong) }
+            }
+            _ => Err(wrong),
+        }
+    }
+
+    /// The head of the stream.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut head = Vec::with_capacity(self.head_bytes as usize);
+        head.extend_from_slice(&MAGIC);
+        head.extend_from_slice(&self.head_bytes.to_le_bytes());
+        let others = self.nodes.iter().filter(|(hash, _)| **hash != self.id).map(|(_, node)| node);
+        for node in others.chain(self.nodes.get(&self.id)) {
+            let length = u32::try_from(node.len()).expect("a node is below 4 GiB");
+            head.extend_from_slice(&length.to_le_bytes());
+            head.extend_from_slice(node);
+        }
+        head
+    }
+
+    /// Reads a manifest that [`Manifest::save`] wrote; `None` if there is none, or a damaged one,
+    /// which is logged.
+    ///
+    /// Errors: the system's, with the path.
+    pub fn load(path: &Path) -> io::Result<Option<Self>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return at(path, Err(error)),
+        };
+        match Self::read_from(&file) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+            {
+                tracing::warn!("{}: {error}: it is not used", crate::folder::shown(path));
+                Ok(None)
+            }
+            Err(error) => at(path, Err(error)),
+        }
+    }
+
+    /// Writes the manifest to a file, which is replaced at once or not at all.
+    ///
+    /// Errors: the system's, with the path.
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        let write = || {
+            let mut file = File::create(&new)?;
+            file.write_all(&self.encode())?;
+            file.sync_all()?;
+            std::fs::rename(&new, path)
+        };
+        at(path, write())
+    }
+
+    /// The snapshot's id.
+    pub fn id(&self) -> NodeHash {
+        self.id
+    }
+
+    /// Bytes of the head.
+    pub fn head_bytes(&self) -> u64 {
+        self.head_bytes
+    }
+
+    /// Bytes of the stream.
+    pub fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    /// The nodes, for a [`Difference`].
+    pub(super) fn nodes(&self) -> &BTreeMap<NodeHash, Vec<u8>> {
+        &self.nodes
+    }
+
+    pub(super) fn files(&self) -> &[FileSpan] {
+        &self.files
+    }
+
+    /// Path of a file, by its number.
+    pub(super) fn path(&self, number: usize) -> &[u8] {
+        let start = number.checked_sub(1).map_or(0, |before| self.files[before].path_end);
+        &self.paths[start..self.files[number].path_end]
+    }
+
+    /// Number of the file with this path.
+    pub(super) fn find(&self, path: &[u8]) -> Option<usize> {
+        let (mut low, mut high) = (0, self.files.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            match compare_paths(self.path(middle), path) {
+                std::cmp::Ordering::Equal => return Some(middle),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
+    }
+
+    /// The file with this path, also by a further name.
+    pub(super) fn file(&self, path: &[u8]) -> Option<&FileSpan> {
+        let number = self.find(path).or_else(|| self.aliases.get(path).copied())?;
+        Some(&self.files[number])
+    }
+
+    /// Target of a symbolic link.
+    pub(super) fn target(&self, path: &[u8]) -> Option<&[u8]> {
+        self.links.get(path).map(Vec::as_slice)
+    }
+
+    /// Number of the file that holds a byte of the stream behind the head.
+    fn file_at(&self, offset: u64) -> Option<usize> {
+        // Empty files end where they begin.
+        let number = self.files.partition_point(|file| file.range.end <= offset);
+        (number < self.files.len()).then_some(number)
+    }
+}
+
+/// Length of the head by its first bytes; `None` for another format.
+fn stated_bytes(begin: &[u8]) -> Option<u64> {
+    let length = begin.strip_prefix(&MAGIC)?.first_chunk()?;
+    Some(u64::from_le_bytes(*length)).filter(|bytes| *bytes >= BEGIN_BYTES as u64)
+}
+
+/// Bytes of the head of a stream, by its first bytes; `None` for another format or a shorter file.
+///
+/// Errors: the system's.
+pub fn head_bytes(stream: &File) -> io::Result<Option<u64>> {
+    let mut begin = [0; BEGIN_BYTES];
+    match stream.read_exact_at(&mut begin, 0) {
+        Ok(()) => Ok(stated_bytes(&begin)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Decodes random bytes as a head, for fuzzing: a head that is read has these bytes or other ones of
+/// the same length. Returns true if it was read.
+pub fn exercise_head(bytes: &[u8]) -> bool {
+    let Ok(manifest) = Manifest::decode(bytes) else { return false };
+    assert_eq!(manifest.encode().len(), bytes.len(), "a head holds each node once");
+    true
+}
+
+/// A directory that is read as a stream.
+///
+/// Its files are opened as they are read. A file that changed since the scan is an error.
+#[derive(Debug)]
+pub struct TreeStream {
+    folder: Folder,
+    manifest: Manifest,
+    head: Vec<u8>,
+    counts: Counts,
+}
+
+impl TreeStream {
+    /// Scans a directory.
+    ///
+    /// Errors: an entry cannot be read or goes on changing, with its path; the index cannot be read.
+    pub fn scan(tree: &Tree, index: Option<&Index>) -> io::Result<Self> {
+        let (mut nodes, mut first) = (BTreeMap::new(), None);
+        let mut keep = |hash, node: &[u8]| {
+            nodes.entry(hash).or_insert_with(|| node.to_vec());
+        };
+        let mut note = |path: &[u8], problem: &Problem| {
+            first.get_or_insert_with(|| format!("{}: {problem}", shown_below(tree.path(), path)));
+        };
+        let snapshot = read(tree, &Filter::default(), index, &mut keep, &mut note)?;
+        if let Some(first) = first {
+            let more = match snapshot.counts.unreadable + snapshot.counts.unsettled {
+                1 => String::new(),
+                entries => format!(", and {} more entries", entries - 1),
+            };
+            return Err(io::Error::other(format!("{first}{more}: nothing was sent")));
+        }
+        let manifest = Manifest::new(snapshot.id, nodes).map_err(io::Error::other)?;
+        let head = manifest.encode();
+        let descriptor = tree.descriptor.try_clone()?;
+        let folder = Folder::of_descriptor(descriptor, tree.path().to_owned(), Links::Refused);
+        Ok(Self { folder, manifest, head, counts: snapshot.counts })
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Counts of the scan.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Path of the directory, for messages.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Reads a range of the stream.
+    ///
+    /// Errors: the system's; a file is no longer as it was scanned; the range ends behind the
+    /// stream.
+    pub fn read(&self, range: ByteRange) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; range.len() as usize];
+        let (mut filled, mut offset) = (0, range.start);
+        if let Some(head) = self.head.get(offset as usize..) {
+            filled = head.len().min(bytes.len());
+            bytes[..filled].copy_from_slice(&head[..filled]);
+            offset += filled as u64;
+        }
+        while filled < bytes.len() {
+            let number = self.manifest.file_at(offset).ok_or(io::ErrorKind::UnexpectedEof)?;
+            let file = &self.manifest.files[number];
+            let take = ((file.range.end - offset) as usize).min(bytes.len() - filled);
+            self.read_file(number, offset - file.range.start, &mut bytes[filled..filled + take])?;
+            filled += take;
+            offset += take as u64;
+        }
+        Ok(bytes)
+    }
+
+    fn read_file(&self, number: usize, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let (span, path) = (&self.manifest.files[number], self.manifest.path(number));
+        let shown = self.folder.path().join(OsStr::from_bytes(path));
+        let file = self.folder.file_at(OsStr::from_bytes(path)).map_err(|error| error.at(&shown))?;
+        let read = file.read_exact_at(bytes, offset);
+        let found = at(&shown, file.metadata())?;
+        let modified = FileTime::new(found.mtime(), found.mtime_nsec().unsigned_abs());
+        if found.len() != span.range.len() || modified != Ok(span.modified) {
+            let changed = format!(
+                "{}: changed while it was read: send it again when it rests",
+                crate::folder::shown(&shown)
+            );
+            return Err(io::Error::other(changed));
+        }
+        at(&shown, read)
+    }
+
+    /// Opens the file with this number.
+    pub(super) fn open(&self, number: usize) -> io::Result<File> {
+        let path = Path::new(OsStr::from_bytes(self.manifest.path(number)));
+        self.folder.file_at(path).map_err(|error| error.at(&self.folder.path().join(path)))
+    }
+
+    /// The ranges of another directory's stream whose contents are in this directory, each with the
+    /// number of a file here that has it.
+    pub fn contents_of(&self, other: &Manifest) -> Vec<(ByteRange, usize)> {
+        let of = |number: usize| (self.manifest.files[number].content, number);
+        let here: BTreeMap<FileHash, usize> = (0..self.manifest.files.len()).map(of).collect();
+        let files = (0..other.files.len()).filter(|number| !other.files[*number].range.is_empty());
+        files
+            .filter_map(|number| {
+                let file = &other.files[number];
+                // The file of the same path needs no copy.
+                let same = self.manifest.find(other.path(number));
+                let same = same.filter(|same| self.manifest.files[*same].content == file.content);
+                let source = same.or_else(|| here.get(&file.content).copied())?;
+                Some((file.range, source))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

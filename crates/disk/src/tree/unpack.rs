@@ -1,0 +1,575 @@
+//! Writes a directory from a stream.
+//!
+//! Each file is written under a working name, checked against its hash, and renamed. Renames wait
+//! until the data of a batch is on disk, so that no name ever leads to a part of a file. Every step
+//! starts from a directory's descriptor and follows no link below the root.
+//!
+//! A file that another program changed since the last transfer is a *conflict*: it is left, unless
+//! `replace` is set. Nothing is deleted.
+//!
+//! Leaves out: the stream itself ([`super::stream`]). Read [`Unpacker`] first.
+
+use super::stream::{HeadError, Manifest, TreeStream};
+use super::{Stat, kind_of, name_of, shown_below, stat_of};
+use crate::folder::{Folder, Links, OpenError, at, secrets};
+use crate::partial::named_working;
+use anabranch_pieces::name::is_reserved;
+use anabranch_pieces::{ByteRange, FileHash};
+use anabranch_sets::{Attributes, Change, Difference, Entry, FileTime, Kind, LinkPath};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Bytes that are copied at once.
+const BUFFER_BYTES: usize = 256 << 10;
+/// The shortest block of zeros that becomes a hole: a block of most file systems.
+const HOLE_BYTES: usize = 4_096;
+/// Maximum number of names, of directories, and of bytes in a batch, which is synced as a whole.
+const BATCH_NAMES: usize = 4_096;
+const BATCH_DIRECTORIES: usize = 256;
+const BATCH_BYTES: u64 = 512 << 20;
+/// Conflicts that are listed; further ones are counted.
+const CONFLICTS_MAX: usize = 100;
+/// Permissions of a directory while it is written.
+const OPEN_MODE: u32 = 0o700;
+
+/// Result of writing a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Files whose content was written.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+    /// Number of entries that were left because another program changed them.
+    pub conflicts: u64,
+    /// Paths of the first [`CONFLICTS_MAX`] of them.
+    pub conflict_paths: Vec<String>,
+}
+
+/// Why a directory was not written to its end.
+#[derive(Debug)]
+pub enum UnpackError {
+    /// The system's error, with the path.
+    Io(io::Error),
+    /// Contents differ from their hashes.
+    Corrupt,
+}
+
+impl From<io::Error> for UnpackError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// A step that waits until the data of its batch is on disk.
+enum Step {
+    Rename { path: Vec<u8>, directory: Rc<OwnedFd>, working: OsString, replaces: bool },
+    Link { path: Vec<u8>, directory: Rc<OwnedFd>, target: LinkPath },
+    Attributes { directory: Rc<OwnedFd>, attributes: Attributes },
+}
+
+/// An open directory.
+struct Open {
+    path: Vec<u8>,
+    descriptor: Rc<OwnedFd>,
+    attributes: Attributes,
+}
+
+/// Existing entry of a name.
+enum Existing {
+    Nothing,
+    Is(Stat, FileType),
+}
+
+/// Writes a directory from a stream.
+pub struct Unpacker<'a> {
+    /// The stream: the head, and every content that the directory lacks.
+    pub stream: &'a File,
+    /// The manifest at the beginning of the stream.
+    pub manifest: &'a Manifest,
+    /// The directory as it was scanned before; `None` if it did not exist.
+    pub before: Option<&'a TreeStream>,
+    /// The manifest of the last transfer to this directory.
+    pub last: Option<&'a Manifest>,
+    /// Whether entries that another program changed are replaced.
+    pub replace: bool,
+}
+
+/// State of an [`Unpacker`].
+struct Writing<'a> {
+    from: &'a Unpacker<'a>,
+    root: Folder,
+    open: Vec<Open>,
+    steps: Vec<Step>,
+    batch_directories: usize,
+    batch_bytes: u64,
+    /// Paths of the files that conflict; hard links to them are conflicts, too.
+    conflicting: BTreeSet<Vec<u8>>,
+    /// A directory whose entries are passed over, because its name conflicts.
+    passed_over: Option<Vec<u8>>,
+    is_corrupt: bool,
+    buffer: Vec<u8>,
+    done: Unpacked,
+}
+
+impl Unpacker<'_> {
+    /// Writes the entries to the directory `root`, which exists. Contents that are only in files of
+    /// this directory (`local`, from [`TreeStream::contents_of`]) are first copied to the stream.
+    ///
+    /// Errors: [`UnpackError`]. Entries before the error are complete.
+    pub fn run(
+        &self,
+        root: OwnedFd,
+        path: &Path,
+        local: &[(ByteRange, usize)],
+    ) -> Result<Unpacked, UnpackError> {
+        self.copy_renamed(local)?;
+        let mut writing = Writing {
+            from: self,
+            root: Folder::of_descriptor(root, path.to_owned(), Links::Refused),
+            open: Vec::new(),
+            steps: Vec::new(),
+            batch_directories: 0,
+            batch_bytes: 0,
+            conflicting: BTreeSet::new(),
+            passed_over: None,
+            is_corrupt: false,
+            buffer: vec![0; BUFFER_BYTES],
+            done: Unpacked::default(),
+        };
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, HeadError::Node(error));
+        let mut changes = Difference::new(self.manifest.nodes(), None, self.manifest.id());
+        let mut root_attributes = None;
+        while let Some(change) = changes.poll().map_err(invalid)? {
+            match change {
+                Change::Root { after, .. } => root_attributes = after,
+                Change::Added { path, entry } => writing.entry(&path, &entry)?,
+                // Without a snapshot before there is no other change.
+                _ => {}
+            }
+        }
+        writing.finish(root_attributes)
+    }
+
+    /// Copies contents that the directory has under another name, before this name is written.
+    fn copy_renamed(&self, local: &[(ByteRange, usize)]) -> io::Result<()> {
+        let Some(before) = self.before else { return Ok(()) };
+        let mut buffer = vec![0; BUFFER_BYTES];
+        for (range, source) in local {
+            let is_same = |number: usize| self.manifest.path(number) == before.manifest().path(*source);
+            let number = self.manifest.files().partition_point(|file| file.range.start < range.start);
+            let number = (number..self.manifest.files().len())
+                .find(|number| self.manifest.files()[*number].range == *range);
+            if number.is_some_and(is_same) {
+                continue;
+            }
+            let file = before.open(*source)?;
+            let mut offset = 0;
+            while offset < range.len() {
+                let take = buffer.len().min((range.len() - offset) as usize);
+                match file.read_exact_at(&mut buffer[..take], offset) {
+                    Ok(()) => {}
+                    // It became shorter: the check of its hash shows it.
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                    Err(error) => return Err(error),
+                }
+                self.stream.write_all_at(&buffer[..take], range.start + offset)?;
+                offset += take as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn timestamps(modified: FileTime) -> Timestamps {
+    let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let modified = Timespec { tv_sec: modified.seconds(), tv_nsec: modified.nanos().into() };
+    Timestamps { last_access: untouched, last_modification: modified }
+}
+
+fn look(directory: &OwnedFd, name: &OsStr) -> Result<Existing, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS) {
+        Ok(found) => Ok(Existing::Is(Stat::of(&found), kind_of(&found))),
+        Err(Errno::NOENT) => Ok(Existing::Nothing),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn remove(directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+impl Writing<'_> {
+    /// Adds the path to an error.
+    fn at<T>(&self, path: &[u8], result: Result<T, impl Into<io::Error>>) -> io::Result<T> {
+        at(&self.root.path().join(OsStr::from_bytes(path)), result)
+    }
+
+    fn conflict(&mut self, path: &[u8]) {
+        self.done.conflicts += 1;
+        if self.done.conflict_paths.len() < CONFLICTS_MAX {
+            self.done.conflict_paths.push(shown_below(self.root.path(), path));
+        }
+        self.conflicting.insert(path.to_vec());
+    }
+
+    /// Closes the directories that do not hold `path`.
+    fn leave(&mut self, path: &[u8]) {
+        let holds = |open: &Open| path.strip_prefix(&*open.path).is_some_and(|rest| rest.starts_with(b"/"));
+        while let Some(Open { descriptor, attributes, .. }) = self.open.pop_if(|last| !holds(last)) {
+            self.steps.push(Step::Attributes { directory: descriptor, attributes });
+        }
+    }
+
+    /// The directory that holds the entry.
+    fn directory(&mut self) -> io::Result<Rc<OwnedFd>> {
+        match self.open.last() {
+            Some(open) => Ok(Rc::clone(&open.descriptor)),
+            None => Ok(Rc::new(self.root.open_folder(Path::new(""))?)),
+        }
+    }
+
+    fn entry(&mut self, path: &[u8], entry: &Entry) -> io::Result<()> {
+        if let Some(above) = &self.passed_over {
+            if path.strip_prefix(above.as_slice()).is_some_and(|rest| rest.starts_with(b"/")) {
+                return Ok(());
+            }
+            self.passed_over = None;
+        }
+        let is_full = self.steps.len() >= BATCH_NAMES
+            || self.batch_directories >= BATCH_DIRECTORIES
+            || self.batch_bytes >= BATCH_BYTES;
+        if is_full {
+            self.flush()?;
+        }
+        self.leave(path);
+        if path.split(|byte| *byte == b'/').any(is_reserved) {
+            let reserved = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the manifest names a working file of a transfer, which is refused",
+            );
+            return self.at(path, Err(reserved));
+        }
+        let directory = self.directory()?;
+        let name = OsStr::from_bytes(name_of(path));
+        let existing = self.at(path, look(&directory, name))?;
+        match &entry.kind {
+            Kind::Directory { attributes, .. } => self.enter(path, &directory, existing, *attributes),
+            Kind::File { attributes, content, .. } => {
+                self.file(path, &directory, existing, (*attributes, *content))
+            }
+            Kind::SymbolicLink { modified, target } => {
+                if self.has_target(path, &directory, &existing, target.as_bytes())? {
+                    let times = timestamps(*modified);
+                    let flags = AtFlags::SYMLINK_NOFOLLOW;
+                    return self.at(path, rustix::fs::utimensat(&directory, name, &times, flags));
+                }
+                if !self.may_write(path, &directory, &existing)? {
+                    return Ok(());
+                }
+                let working = named_working(name.as_bytes());
+                self.at(path, remove(&directory, &working))?;
+                let target = OsStr::from_bytes(target.as_bytes());
+                self.at(path, rustix::fs::symlinkat(target, &*directory, &working))?;
+                let (times, flags) = (timestamps(*modified), AtFlags::SYMLINK_NOFOLLOW);
+                self.at(path, rustix::fs::utimensat(&directory, &working, &times, flags))?;
+                self.rename(path, directory, working, &existing);
+                Ok(())
+            }
+            Kind::HardLink { path: target } => {
+                if self.conflicting.contains(target.as_bytes()) {
+                    self.conflict(path);
+                } else if self.is_named(&existing, target)? || self.may_write(path, &directory, &existing)? {
+                    self.steps.push(Step::Link { path: path.to_vec(), directory, target: target.clone() });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn has_target(
+        &self,
+        path: &[u8],
+        directory: &OwnedFd,
+        existing: &Existing,
+        target: &[u8],
+    ) -> io::Result<bool> {
+        let Existing::Is(_, FileType::Symlink) = existing else { return Ok(false) };
+        let name = OsStr::from_bytes(name_of(path));
+        let found = self.at(path, rustix::fs::readlinkat(directory, name, Vec::new()))?;
+        Ok(found.as_bytes() == target)
+    }
+
+    /// Whether an existing entry is a name of the file `target`.
+    fn is_named(&self, existing: &Existing, target: &LinkPath) -> io::Result<bool> {
+        let Existing::Is(stat, FileType::RegularFile) = existing else { return Ok(false) };
+        let (holder, name) = self.holder(target.as_bytes())?;
+        match self.at(target.as_bytes(), look(&holder, &name))? {
+            Existing::Is(found, _) => Ok((stat.inode, stat.device) == (found.inode, found.device)),
+            Existing::Nothing => Ok(false),
+        }
+    }
+
+    /// The directory that holds a path, and the name in it.
+    fn holder(&self, path: &[u8]) -> io::Result<(OwnedFd, OsString)> {
+        let parent = Path::new(OsStr::from_bytes(path)).parent().unwrap_or(Path::new(""));
+        let holder = self.at(path, self.root.open_folder(parent))?;
+        Ok((holder, OsStr::from_bytes(name_of(path)).to_owned()))
+    }
+
+    fn rename(&mut self, path: &[u8], directory: Rc<OwnedFd>, working: OsString, existing: &Existing) {
+        let replaces = matches!(existing, Existing::Is(..));
+        self.steps.push(Step::Rename { path: path.to_vec(), directory, working, replaces });
+    }
+
+    /// Returns true if the existing entry may be replaced. If not, it is noted as a conflict.
+    ///
+    /// Errors: a secret of ours has the name.
+    fn may_write(&mut self, path: &[u8], directory: &OwnedFd, existing: &Existing) -> io::Result<bool> {
+        let Existing::Is(stat, kind) = existing else { return Ok(true) };
+        let may = match kind {
+            FileType::RegularFile => self.from.replace || self.is_as_sent(path, stat),
+            FileType::Symlink => match self.from.last.and_then(|last| last.target(path)) {
+                _ if self.from.replace => true,
+                Some(target) => self.has_target(path, directory, existing, target)?,
+                None => false,
+            },
+            // A directory would have to be deleted with everything in it.
+            _ => false,
+        };
+        if !may {
+            self.conflict(path);
+            return Ok(false);
+        }
+        let below = Path::new(OsStr::from_bytes(path));
+        match secrets::replaced_at(&self.root, below) {
+            None => Ok(true),
+            Some(what) => Err(OpenError::Secret(what).at(&self.root.path().join(below))),
+        }
+    }
+
+    /// Content that the scan before found under a path, if the file did not change since.
+    fn content_before(&self, path: &[u8], stat: &Stat) -> Option<FileHash> {
+        let file = self.from.before?.manifest().file(path)?;
+        let is_same = file.range.len() == stat.size_bytes && file.modified == stat.modified;
+        is_same.then_some(file.content)
+    }
+
+    /// Returns true if the file has the content that the last transfer gave it.
+    fn is_as_sent(&self, path: &[u8], stat: &Stat) -> bool {
+        let sent = self.from.last.and_then(|last| Some(last.file(path)?.content));
+        sent.is_some() && sent == self.content_before(path, stat)
+    }
+
+    fn enter(
+        &mut self,
+        path: &[u8],
+        directory: &OwnedFd,
+        existing: Existing,
+        attributes: Attributes,
+    ) -> io::Result<()> {
+        let name = OsStr::from_bytes(name_of(path));
+        match existing {
+            Existing::Nothing => {
+                self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
+            }
+            Existing::Is(_, FileType::Directory) => {}
+            Existing::Is(..) => {
+                self.conflict(path);
+                self.passed_over = Some(path.to_vec());
+                return Ok(());
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = self.at(path, rustix::fs::openat(directory, name, flags, Mode::empty()))?;
+        if let Existing::Is(stat, _) = existing
+            && stat.mode & OPEN_MODE != OPEN_MODE
+        {
+            let mode = Mode::from_raw_mode(stat.mode | OPEN_MODE);
+            self.at(path, rustix::fs::fchmod(&opened, mode))?;
+        }
+        self.batch_directories += 1;
+        self.open.push(Open { path: path.to_vec(), descriptor: Rc::new(opened), attributes });
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        path: &[u8],
+        directory: &Rc<OwnedFd>,
+        existing: Existing,
+        (attributes, content): (Attributes, FileHash),
+    ) -> io::Result<()> {
+        let name = OsStr::from_bytes(name_of(path));
+        // A further name of another file becomes a file of its own.
+        let is_own = self.from.before.is_some_and(|before| before.manifest().find(path).is_some());
+        if let Existing::Is(stat, FileType::RegularFile) = &existing
+            && is_own
+            && self.content_before(path, stat) == Some(content)
+        {
+            let has = Attributes { mode: stat.mode, modified: stat.modified };
+            return if has == attributes { Ok(()) } else { self.set_attributes(path, directory, attributes) };
+        }
+        if !self.may_write(path, directory, &existing)? {
+            return Ok(());
+        }
+        let Some(number) = self.from.manifest.find(path) else {
+            return self.at(path, Err(io::Error::other("the manifest lists it twice")));
+        };
+        let range = self.from.manifest.files()[number].range;
+        let working = named_working(name.as_bytes());
+        self.at(path, remove(directory, &working))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file: File = self.at(path, rustix::fs::openat(&**directory, &working, flags, mode))?.into();
+        let written = self.copy(&file, range);
+        if self.at(path, written)? != content {
+            self.is_corrupt = true;
+            return self.at(path, remove(directory, &working));
+        }
+        self.at(path, rustix::fs::fchmod(&file, Mode::from_raw_mode(attributes.mode)))?;
+        self.at(path, rustix::fs::futimens(&file, &timestamps(attributes.modified)))?;
+        self.done.files += 1;
+        self.done.bytes += range.len();
+        self.batch_bytes += range.len();
+        self.rename(path, Rc::clone(directory), working, &existing);
+        Ok(())
+    }
+
+    /// Copies a range of the stream to a new file, and returns the hash of the bytes. Blocks of zeros
+    /// stay holes.
+    fn copy(&mut self, file: &File, range: ByteRange) -> io::Result<FileHash> {
+        let mut hasher = blake3::Hasher::new();
+        let mut offset = 0;
+        while offset < range.len() {
+            let take = self.buffer.len().min((range.len() - offset) as usize);
+            let bytes = &mut self.buffer[..take];
+            self.from.stream.read_exact_at(bytes, range.start + offset)?;
+            hasher.update(bytes);
+            if take < HOLE_BYTES || bytes.iter().any(|byte| *byte != 0) {
+                file.write_all_at(bytes, offset)?;
+            }
+            offset += take as u64;
+        }
+        if file.metadata()?.len() < range.len() {
+            file.set_len(range.len())?;
+        }
+        Ok(FileHash(*hasher.finalize().as_bytes()))
+    }
+
+    /// Sets the mode and the time of an existing file.
+    fn set_attributes(&self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
+        let name = OsStr::from_bytes(name_of(path));
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = self.at(path, rustix::fs::openat(directory, name, flags, Mode::empty()))?;
+        if kind_of(&self.at(path, stat_of(&found))?) != FileType::RegularFile {
+            return self.at(path, Err(OpenError::Special.at(Path::new(name))));
+        }
+        // A descriptor of this kind cannot be changed, but its name in /proc can, without a race.
+        let real = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());
+        let mode = Mode::from_raw_mode(attributes.mode);
+        self.at(path, rustix::fs::chmod(real.as_str(), mode))?;
+        let times = timestamps(attributes.modified);
+        self.at(path, rustix::fs::utimensat(rustix::fs::CWD, real.as_str(), &times, AtFlags::empty()))
+    }
+
+    /// Writes the data of the batch to disk, then takes its steps in order.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.batch_bytes > 0 {
+            let root = self.root.open_folder(Path::new(""))?;
+            self.at(b"", rustix::fs::syncfs(&root))?;
+        }
+        for step in std::mem::take(&mut self.steps) {
+            match step {
+                Step::Rename { path, directory, working, replaces } => {
+                    let name = OsStr::from_bytes(name_of(&path));
+                    let renamed = if replaces {
+                        rustix::fs::renameat(&*directory, &working, &*directory, name)
+                    } else {
+                        put(&directory, &working, name)
+                    };
+                    match renamed {
+                        // Another program made an entry of this name meanwhile.
+                        Err(Errno::EXIST) => {
+                            self.at(&path, remove(&directory, &working))?;
+                            self.conflict(&path);
+                        }
+                        other => self.at(&path, other)?,
+                    }
+                }
+                Step::Link { path, directory, target } => self.link(&path, &directory, &target)?,
+                Step::Attributes { directory, attributes } => {
+                    let mode = Mode::from_raw_mode(attributes.mode);
+                    self.at(b"", rustix::fs::fchmod(&*directory, mode))?;
+                    self.at(b"", rustix::fs::futimens(&*directory, &timestamps(attributes.modified)))?;
+                }
+            }
+        }
+        (self.batch_directories, self.batch_bytes) = (self.open.len(), 0);
+        Ok(())
+    }
+
+    /// Gives a file of the directory a further name.
+    fn link(&mut self, path: &[u8], directory: &OwnedFd, target: &LinkPath) -> io::Result<()> {
+        let name = OsStr::from_bytes(name_of(path));
+        let (holder, target_name) = self.holder(target.as_bytes())?;
+        let (found, kind) = match self.at(target.as_bytes(), look(&holder, &target_name))? {
+            Existing::Is(stat, kind) => (stat, kind),
+            Existing::Nothing => return self.at(path, Err(Errno::NOENT)),
+        };
+        if kind != FileType::RegularFile {
+            return self.at(path, Err(io::Error::other("a hard link to an entry that is no file")));
+        }
+        match self.at(path, look(directory, name))? {
+            Existing::Is(stat, _) if (stat.inode, stat.device) == (found.inode, found.device) => {
+                return Ok(());
+            }
+            _ => {}
+        }
+        let working = named_working(name.as_bytes());
+        self.at(path, remove(directory, &working))?;
+        let flags = AtFlags::empty();
+        self.at(path, rustix::fs::linkat(&holder, &target_name, directory, &working, flags))?;
+        self.at(path, rustix::fs::renameat(directory, &working, directory, name))
+    }
+
+    fn finish(mut self, root: Option<Attributes>) -> Result<Unpacked, UnpackError> {
+        self.leave(b"");
+        if let Some(attributes) = root {
+            let directory = Rc::new(self.root.open_folder(Path::new("")).map_err(io::Error::from)?);
+            self.steps.push(Step::Attributes { directory, attributes });
+        }
+        self.flush()?;
+        if self.is_corrupt {
+            return Err(UnpackError::Corrupt);
+        }
+        Ok(self.done)
+    }
+}
+
+/// Gives a working file a name that is free.
+fn put(directory: &OwnedFd, working: &OsStr, name: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(directory, working, directory, name, RenameFlags::NOREPLACE) {
+        // Unknown to the file system or the kernel.
+        Err(Errno::INVAL | Errno::NOSYS) => match look(directory, name)? {
+            Existing::Nothing => rustix::fs::renameat(directory, working, directory, name),
+            Existing::Is(..) => Err(Errno::EXIST),
+        },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Directories written from streams, compared by the ids of their snapshots.
+
+use super::*;
+use crate::tree::Tree;
+use crate::tree::tests::{folder, write};
+use anabranch_units::{RandomStream, Seed};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+fn scanned(path: &Path) -> TreeStream {
+    TreeStream::scan(&Tree::open(path).expect("it is there"), None).expect("it can be read")
+}
+
+/// Writes `to` from the directory `from`, with `last` as the last transfer. Only what `to` lacks is
+/// in the stream. Returns the result, the new manifest, and the bytes that were sent.
+fn send(
+    from: &Path,
+    to: &Path,
+    last: Option<&Manifest>,
+    replace: bool,
+) -> (Result<Unpacked, UnpackError>, Manifest, u64) {
+    let source = scanned(from);
+    std::fs::create_dir_all(to).expect("the folder is ours");
+    let before = scanned(to);
+    let local = before.contents_of(source.manifest());
+    let all = ByteRange { start: 0, end: source.manifest().length_bytes() };
+    let mut bytes = source.read(all).expect("it can be read");
+    for (range, _) in &local {
+        bytes[range.start as usize..range.end as usize].fill(0xee);
+    }
+    let sent = all.len() - local.iter().map(|(range, _)| range.len()).sum::<u64>();
+    let stream = tempfile::tempfile().expect("a temporary file");
+    stream.write_all_at(&bytes, 0).expect("it can be written");
+    let manifest = Manifest::read_from(&stream).expect("a head");
+    let unpacker = Unpacker { stream: &stream, manifest: &manifest, before: Some(&before), last, replace };
+    let root = std::fs::File::open(to).expect("it is there").into();
+    let done = unpacker.run(root, to, &local);
+    (done, manifest, sent - source.manifest().head_bytes())
+}
+
+fn names(rng: &mut RandomStream) -> String {
+    let names = ["a", "b", "c.txt", "d-e", "\u{fc}", "n\u{1}", " ", "z z"];
+    names[rng.below(names.len() as u64) as usize].to_owned()
+}
+
+/// Makes some random entries, or changes, moves or removes existing ones.
+fn edit(root: &Path, rng: &mut RandomStream) {
+    let mut path = root.to_owned();
+    for _ in 0..rng.below(3) {
+        path.push(names(rng));
+    }
+    if std::fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) {
+        let _ = std::fs::remove_file(&path);
+    }
+    if std::fs::create_dir_all(&path).is_err() {
+        return;
+    }
+    let file = path.join(names(rng));
+    match rng.below(8) {
+        0 => drop(symlink(names(rng), &file)),
+        1 => {
+            let other = std::fs::read_dir(&path).expect("it is there").flatten().next();
+            let other = other.filter(|other| other.path().is_file() && !other.path().is_symlink());
+            other.into_iter().for_each(|other| drop(std::fs::hard_link(other.path(), &file)));
+        }
+        2 => drop(std::fs::remove_file(&file)),
+        3 => drop(std::fs::rename(&file, path.join(names(rng)))),
+        4 => {
+            if let Ok(found) = std::fs::symlink_metadata(&file)
+                && !found.is_symlink()
+            {
+                let mode = if found.is_dir() { 0o755 } else { 0o400 + rng.below(0o400) as u32 };
+                std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("ours");
+            }
+        }
+        _ => {
+            let _ = std::fs::remove_file(&file);
+            let length = [0, 1, 5_000, 300_000][rng.below(4) as usize];
+            let zeros = rng.below(2) == 0;
+            let bytes: Vec<u8> = (0..length).map(|_| if zeros { 0 } else { rng.below(256) as u8 }).collect();
+            let _ = std::fs::write(&file, bytes);
+        }
+    }
+}
+
+/// Removes from `to` what `from` lacks: a transfer deletes nothing.
+fn remove_surplus(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(to).expect("it is there").flatten() {
+        let (source, found) = (from.join(entry.file_name()), entry.file_type().expect("a type"));
+        let kept = std::fs::symlink_metadata(&source).is_ok_and(|source| source.is_dir() == found.is_dir());
+        match found.is_dir() {
+            true if kept => remove_surplus(&source, &entry.path()),
+            true => std::fs::remove_dir_all(entry.path()).expect("ours"),
+            false if kept => {}
+            false => std::fs::remove_file(entry.path()).expect("ours"),
+        }
+    }
+}
+
+#[test]
+fn edited_directories_arrive_whole_and_without_conflicts() {
+    for seed in 0..40 {
+        let (mut rng, root) = (Seed::new(seed).stream("edits", 0), folder());
+        let (from, to) = (root.path().join("from"), root.path().join("to"));
+        std::fs::create_dir(&from).expect("the folder is ours");
+        let mut last: Option<Manifest> = None;
+        for round in 0..6 {
+            (0..12).for_each(|_| edit(&from, &mut rng));
+            if to.exists() {
+                remove_surplus(&from, &to);
+            }
+            let (done, manifest, _) = send(&from, &to, last.as_ref(), false);
+            let done = done.expect("it is written");
+            assert_eq!(done.conflict_paths, [""; 0], "seed {seed}, round {round}");
+            // A snapshot does not tell a directory's time after its surplus was removed.
+            assert_eq!(scanned(&to).manifest().id(), manifest.id(), "seed {seed}, round {round}");
+            last = Some(manifest);
+        }
+    }
+}
+
+#[test]
+fn renamed_and_swapped_files_move_no_bytes() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "a", "the content of a");
+    write(&from, "b", "the content of b");
+    write(&from, "d/c", "the content of c");
+    let (done, first, sent) = send(&from, &to, None, false);
+    assert_eq!((done.expect("written").files, sent), (3, 48));
+    std::fs::rename(from.join("a"), from.join("t")).expect("ours");
+    std::fs::rename(from.join("b"), from.join("a")).expect("ours");
+    std::fs::rename(from.join("t"), from.join("b")).expect("ours");
+    std::fs::rename(from.join("d"), from.join("e")).expect("ours");
+    std::fs::remove_dir_all(to.join("d")).expect("ours");
+    let (done, ..) = send(&from, &to, Some(&first), false);
+    let done = done.expect("written");
+    assert_eq!(done.conflicts, 0);
+    assert_eq!(std::fs::read_to_string(to.join("a")).expect("there"), "the content of b");
+    assert_eq!(scanned(&to).manifest().id(), scanned(&from).manifest().id());
+    std::fs::rename(from.join("a"), from.join("t")).expect("ours");
+    std::fs::rename(from.join("b"), from.join("a")).expect("ours");
+    std::fs::rename(from.join("t"), from.join("b")).expect("ours");
+    let last = scanned(&to).manifest().clone();
+    let (done, _, sent) = send(&from, &to, Some(&last), false);
+    assert_eq!((done.expect("written").conflicts, sent), (0, 0));
+    assert_eq!(scanned(&to).manifest().id(), scanned(&from).manifest().id());
+}
+
+#[test]
+fn changed_destination_file_is_a_conflict_unless_replaced() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "kept", "sent");
+    write(&from, "other", "sent");
+    let (_, last, _) = send(&from, &to, None, false);
+    write(&to, "kept", "changed by the user of the destination");
+    write(&from, "kept", "changed at the source");
+    write(&from, "other", "changed at the source");
+    let (done, ..) = send(&from, &to, Some(&last), false);
+    let done = done.expect("the rest is written");
+    assert_eq!((done.conflicts, done.files), (1, 1));
+    assert!(done.conflict_paths[0].ends_with("/to/kept"), "{:?}", done.conflict_paths);
+    assert_eq!(std::fs::read_to_string(to.join("other")).expect("there"), "changed at the source");
+    let (done, ..) = send(&from, &to, Some(&last), true);
+    assert_eq!(done.expect("written").conflicts, 0);
+    assert_eq!(std::fs::read_to_string(to.join("kept")).expect("there"), "changed at the source");
+}
+
+#[test]
+fn nothing_is_written_through_a_link() {
+    let root = folder();
+    let (from, to, outside) = (root.path().join("from"), root.path().join("to"), root.path().join("outside"));
+    write(&from, "d/x", "sent");
+    write(&outside, "x", "outside");
+    std::fs::create_dir(&to).expect("ours");
+    symlink(&outside, to.join("d")).expect("ours");
+    for replace in [false, true] {
+        let (done, ..) = send(&from, &to, None, replace);
+        assert_eq!(done.expect("the rest is written").conflicts, 1);
+        assert_eq!(std::fs::read_to_string(outside.join("x")).expect("there"), "outside");
+    }
+}
+
+#[test]
+fn corrupt_content_gets_no_name() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "good", "content");
+    write(&from, "x", "content of x");
+    let source = scanned(&from);
+    let mut bytes =
+        source.read(ByteRange { start: 0, end: source.manifest().length_bytes() }).expect("it can be read");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    let stream = tempfile::tempfile().expect("a temporary file");
+    stream.write_all_at(&bytes, 0).expect("it can be written");
+    std::fs::create_dir(&to).expect("ours");
+    let unpacker =
+        Unpacker { stream: &stream, manifest: source.manifest(), before: None, last: None, replace: false };
+    let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
+    assert!(matches!(done, Err(UnpackError::Corrupt)), "{done:?}");
+    let names: Vec<_> = std::fs::read_dir(&to).expect("there").flatten().map(|e| e.file_name()).collect();
+    assert_eq!(names, ["good"]);
+}
