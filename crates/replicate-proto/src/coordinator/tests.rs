@@ -3,6 +3,7 @@
 
 mod attach;
 mod digests;
+mod directories;
 mod limits;
 mod questions;
 mod room;

@@ -170,6 +170,8 @@ pub(super) struct FakeSite {
     pub(super) mode: Option<u32>,
     /// Length and hash of another file with the same name.
     pub(super) other: Option<(u64, FileHash)>,
+    /// Ranges that the site has in other files, once it has the head of a directory's stream.
+    pub(super) local: Vec<ByteRange>,
     pub(super) program: Option<SiteProgram>,
     /// At a source: whether every hop of its program was connected.
     pub(super) connected: bool,
@@ -209,6 +211,8 @@ pub(super) struct World {
     /// Sites to which no other site can connect.
     pub(super) walled: BTreeSet<SiteId>,
     pub(super) length: u64,
+    /// Of a directory: bytes of its stream's head.
+    pub(super) head_bytes: Option<u64>,
     pub(super) events: Vec<Event>,
     pub(super) store: BTreeMap<TransferId, String>,
     pub(super) next_id: TransferId,
@@ -232,6 +236,7 @@ impl World {
             dead_links: BTreeSet::new(),
             walled: BTreeSet::new(),
             length: LENGTH,
+            head_bytes: None,
             events: vec![],
             store: BTreeMap::new(),
             next_id: TransferId(1),
@@ -319,10 +324,15 @@ impl World {
     pub(super) fn obey(&mut self, site: SiteId, command: Command) {
         let text = serde_json::to_string(&command).expect("a command is JSON");
         let command: Command = serde_json::from_str(&text).expect("we wrote it");
-        let length = self.length;
+        let (length, head_bytes) = (self.length, self.head_bytes);
         let s = &mut self.sites[site.index()];
         if s.deaf {
             return;
+        }
+        if let (Command::Inquire { is_source: false, .. }, Some(head)) = (&command, head_bytes)
+            && ranges::missing(&s.have, head).is_empty()
+        {
+            s.have = ranges::normal(&[&s.have[..], &s.local[..]].concat(), length);
         }
         let answer = match command {
             Command::Inquire { run, is_source: true, .. } => {
@@ -333,7 +343,7 @@ impl World {
                     have: vec![],
                     hash,
                     attributes: Some(ATTRIBUTES),
-                    head_bytes: self.head_bytes,
+                    head_bytes,
                 }
             }
             Command::Inquire { run, .. } => Report::Inventory {
@@ -515,7 +525,8 @@ impl World {
             let work = &program.groups[0].work;
             let mut budget = STEP / slowest;
             s.verified += budget;
-            for gap in ranges::missing(&s.have, length) {
+            let end_bytes = work.last().map_or(length, |last| last.end);
+            for gap in ranges::missing(&ranges::normal(&s.have, end_bytes), end_bytes) {
                 let end = gap.end.min(gap.start + budget);
                 budget -= end - gap.start;
                 if spoilt {

@@ -1,0 +1,81 @@
+//! Directories: the head of the stream first, then what a destination lacks.
+
+use super::*;
+
+const HEAD: u64 = 100_000;
+
+/// A request for a directory, whose source knows the snapshot.
+fn directory_request(w: &mut World, destinations: &[u16]) -> TransferRequest {
+    w.head_bytes = Some(HEAD);
+    w.sites[0].remembers_hash = true;
+    let mut request = request(0, destinations);
+    request.source_path = "/data/".to_owned();
+    request.destinations.iter_mut().for_each(|d| d.path = "in/".to_owned());
+    request
+}
+
+/// Work of each attempt of the source, in order.
+fn works(w: &mut World, id: TransferId) -> Vec<Vec<ByteRange>> {
+    let mut works: Vec<(Run, Vec<ByteRange>)> = Vec::new();
+    while w.outcome(id).is_none() {
+        w.tick();
+        if let Some(program) = &w.sites[0].program
+            && works.last().is_none_or(|(run, _)| *run != program.run)
+        {
+            works.push((program.run, program.groups[0].work.clone()));
+        }
+    }
+    works.into_iter().map(|(_, work)| work).collect()
+}
+
+fn range(start: u64, end: u64) -> ByteRange {
+    ByteRange { start, end }
+}
+
+#[test]
+fn destination_with_another_snapshot_gets_the_head_first() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3, 8]);
+    w.sites[3].other = Some((500, FileHash([9; 32])));
+    w.sites[3].local = vec![range(200_000, LENGTH)];
+    w.sites[8].local = vec![range(150_000, LENGTH)];
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [[range(0, HEAD)], [range(HEAD, 200_000)]]);
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
+    assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })), "the head's end is no failure");
+}
+
+#[test]
+fn empty_destinations_get_head_and_contents_at_once() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3, 8]);
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [whole()]);
+    assert_eq!(w.outcome(id), Some(Outcome::Done));
+}
+
+#[test]
+fn head_is_not_sent_twice_after_a_failure() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3]);
+    w.sites[3].other = Some((500, FileHash([9; 32])));
+    w.sites[3].have = vec![range(0, HEAD), range(300_000, 400_000)];
+    w.sites[3].local = vec![range(400_000, LENGTH)];
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [[range(HEAD, 300_000)]]);
+    assert_eq!(w.outcome(id), Some(Outcome::Done));
+}
+
+#[test]
+fn files_are_not_sent_to_names_of_directories() {
+    for (source, destination) in [("/data/", "in"), ("/data/in", "in/")] {
+        let mut w = World::new(internet2());
+        let mut request = request(0, &[3]);
+        request.source_path = source.to_owned();
+        request.destinations[0].path = destination.to_owned();
+        let refused = w.coordinator.submit(w.now, request).expect_err("one of them is no directory");
+        assert_eq!(refused, SubmitError::FileAndDirectory { path: destination.to_owned() });
+        assert!(refused.to_string().contains("end with a slash"), "{refused}");
+    }
+}
