@@ -1,4 +1,4 @@
-//! The relays, the links between their tiers, and the objects that they carry.
+//! The nodes, the links between their tiers, and the objects that nodes carry.
 
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -51,9 +51,9 @@ impl NodeId {
 /// A cluster of servers at one location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Unique within the network.
+    /// Name, unique within the network.
     pub name: String,
-    /// Place in the direction of the video.
+    /// Tier of the node.
     pub tier: Tier,
 }
 
@@ -66,7 +66,7 @@ pub struct Link {
     pub to: NodeId,
     /// Rate available to video.
     pub capacity: BitRate,
-    /// Price of a carried Mbit/s, in any currency. Finite, at least 0.
+    /// Cost per carried Mbit/s, in any currency. Finite, at least 0.
     pub cost: f64,
 }
 
@@ -90,11 +90,11 @@ pub enum NetworkError {
     TooManyLinks(usize),
     /// A name that is empty or longer than [`NAME_BYTES_MAX`].
     BadName(String),
-    /// Two nodes of one name.
+    /// Two nodes with the same name.
     NameTaken(String),
     /// An end of a link that is not a node.
     NoSuchNode(NodeId),
-    /// A link that does not lead from a tier to the next.
+    /// A link that does not lead from a tier to the next tier.
     NotDownwards(String, String),
     /// Two links between the same nodes.
     LinkTaken(String, String),
@@ -126,8 +126,8 @@ impl std::fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
-/// Refusal of a changed network: nodes and links keep their ids, so they change in place and new
-/// ones come last. A link of capacity 0 and a drained node count as removed.
+/// Reason why a changed network is refused. Nodes and links keep their ids: existing ones change in
+/// place, new ones are added at the end. Capacity 0 removes a link, and a drain removes a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeError {
@@ -195,7 +195,7 @@ impl Network {
         }
     }
 
-    /// A network of these nodes and links.
+    /// Creates a network of these nodes and links.
     ///
     /// Errors: see [`NetworkError`].
     pub fn new(nodes: Vec<Node>, links: Vec<Link>) -> Result<Self, NetworkError> {
@@ -250,15 +250,15 @@ impl Network {
     pub fn links(&self) -> &[Link] {
         &self.links
     }
-    /// The node of this id.
+    /// The node with this id.
     ///
-    /// Panics: if the network has none of it.
+    /// Panics: if the network has no such node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }
-    /// The link of this id.
+    /// The link with this id.
     ///
-    /// Panics: if the network has none of it.
+    /// Panics: if the network has no such link.
     pub fn link(&self, id: LinkId) -> &Link {
         &self.links[id.index()]
     }
@@ -274,7 +274,7 @@ impl Network {
     pub fn tier(&self, tier: Tier) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().zip(0..).filter(move |(node, _)| node.tier == tier).map(|(_, n)| NodeId(n))
     }
-    /// The node of this name.
+    /// The node with this name.
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.nodes.iter().zip(0..).find(|(node, _)| node.name == name).map(|(_, n)| NodeId(n))
     }

@@ -152,7 +152,7 @@ fn limits_hold_at_both_sides() {
     assert_eq!(line, "9 addresses of edge `a`: at most 8 are possible: join or remove some");
 }
 
-/// Prefixes that nest and neighbour each other: few bits, at either end of the address space.
+/// Nested and adjacent prefixes: few bits, at either end of the address space.
 fn prefixes(is_ipv4: bool) -> impl Strategy<Value = Vec<(AddressPrefix, GroupId)>> {
     let one =
         (0u8..=8, any::<u8>(), any::<bool>(), 0u32..3).prop_map(move |(length, bits, is_low, group)| {
@@ -175,13 +175,13 @@ fn address(is_ipv4: bool, bits: u8, is_low: bool, length: u8) -> (IpAddr, u8) {
     }
 }
 
-/// The longest prefix by a linear scan.
+/// The group of an address by a linear scan for the longest prefix.
 fn scan(prefixes: &[(AddressPrefix, GroupId)], default: Option<GroupId>, address: IpAddr) -> Option<GroupId> {
     let found = prefixes.iter().filter(|(prefix, _)| prefix.contains(address));
     found.max_by_key(|(prefix, _)| prefix.length()).map(|(_, group)| *group).or(default)
 }
 
-/// The address of these bits.
+/// The address with these bits.
 fn of_bits(is_ipv4: bool, bits: u128) -> IpAddr {
     if is_ipv4 { Ipv4Addr::from_bits(bits as u32).into() } else { Ipv6Addr::from_bits(bits).into() }
 }

@@ -1,4 +1,4 @@
-//! Laws of the relay under random schedules, then its rules one by one.
+//! Invariants of the relay under random schedules, then its rules one by one.
 
 use super::pace::{SILENCE_MIN, SILENCE_UNKNOWN};
 use super::*;
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 mod doubled;
 mod rings;
 
-/// A viewer with everything that it has read.
+/// A viewer and all bytes that it has read.
 #[derive(Debug)]
 struct Reader {
     object: usize,
     id: ViewerId,
     range: Option<ByteRange>,
-    /// Position of its first byte.
+    /// Position in the object of the first byte in `read`.
     from: usize,
     read: Vec<u8>,
     has_head: bool,
@@ -33,20 +33,20 @@ struct Upstream {
     is_frozen: bool,
 }
 
-/// A relay with honest parents, whose faults the schedule chooses.
+/// A relay with correct parents. The schedule chooses their faults.
 struct World {
     relay: Relay,
     now: Instant,
     objects: Vec<Vec<u8>>,
-    /// Parents announce the length and an entity tag.
+    /// Whether parents announce the length and an entity tag.
     announces: bool,
     cache_control: &'static str,
     legs: BTreeMap<LegId, Upstream>,
     readers: Vec<Reader>,
-    /// Requests sent to parents by object.
+    /// Number of requests sent to parents, for each object.
     requests: Vec<usize>,
     hops: u32,
-    /// No answer is given to requests without an untried parent.
+    /// Whether the driver leaves a request unanswered while no untried parent is left.
     waits_for_hops: bool,
     suspects: Vec<Hop>,
 }
@@ -103,7 +103,7 @@ impl World {
                             Upstream { object, sent, has_head: false, is_paused: false, is_frozen: false };
                         self.legs.insert(request.leg, leg);
                     }
-                    // The driver waits for a parent.
+                    // Without an answer the relay keeps waiting for a parent.
                     if hop.is_some() || !self.waits_for_hops {
                         self.relay.handle_hop(self.now, request.leg, hop);
                     }
@@ -187,7 +187,7 @@ impl World {
         self.drain();
     }
 
-    /// Reads what is there for one viewer.
+    /// Reads all available bytes for one viewer.
     fn read(&mut self, reader: usize) {
         let reader = &mut self.readers[reader];
         while reader.end.is_none() {
@@ -231,7 +231,7 @@ impl World {
         *self.legs.keys().nth(nth).expect("that many requests are under way")
     }
 
-    /// Serves everything that is under way to its end, and lets all viewers read.
+    /// Completes all requests in progress, and lets all viewers read to their end.
     fn finish(&mut self) {
         for _ in 0..10_000 {
             for leg in self.legs.keys().copied().collect::<Vec<_>>() {
@@ -240,7 +240,7 @@ impl World {
             for reader in 0..self.readers.len() {
                 self.read(reader);
             }
-            // A leg that waits for viewers which were cut off ends when they leave.
+            // A leg paused for disconnected viewers ends when they leave.
             let is_over = |leg: &Upstream| leg.is_frozen || leg.is_paused;
             if self.legs.values().all(is_over) && self.readers.iter().all(|r| r.end.is_some()) {
                 return;
@@ -252,7 +252,7 @@ impl World {
     }
 }
 
-/// One step of a schedule. Numbers choose among what is there.
+/// One step of a schedule. A number selects, modulo the count, one of the present items.
 #[derive(Clone, Debug)]
 enum Step {
     Join(usize),
@@ -330,7 +330,8 @@ proptest! {
             world.join(object);
         }
         for step in steps {
-            // Steps take 20 ms at most, a leg is suspect after 300: the fetches never look frozen.
+            // A step takes at most 20 ms, and a leg is suspect after 300 ms, so no fetch looks
+            // frozen.
             for leg in world.legs.keys().copied().collect::<Vec<_>>() {
                 world.send(leg, 1);
             }
@@ -606,7 +607,7 @@ fn failure_is_answered_to_all_and_soon_forgotten() {
 
 #[test]
 fn cache_control_decides_who_shares_an_answer() {
-    // For each rule: whether a viewer in the middle shares it, and whether one a second later does.
+    // For each rule: whether a viewer shares the answer during the transfer, and a second after it.
     for (rule, in_the_middle, later) in [
         ("max-age=2", true, true),
         ("no-cache", true, false),
@@ -690,8 +691,8 @@ fn long_object_waits_for_its_fastest_viewer() {
     assert_eq!(world.readers[slow].end, Some(ReadStep::Broken(Failure::TooSlow)));
 }
 
-/// #50: the distance to a viewer whose range begins past what had arrived fell below zero, and its
-/// leg never read on.
+/// #50: a leg paused for ever if a viewer's range began beyond the received bytes: the distance to
+/// that viewer was negative.
 #[test]
 fn range_past_the_window_is_delivered() {
     let config = RelayConfig {

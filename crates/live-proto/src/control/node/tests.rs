@@ -52,12 +52,12 @@ impl Net {
         assert!(nodes[0].handle_import(V0) && nodes[0].handle_import(V1));
         let (dead, events, reports) = Default::default();
         let mut net = Self { now, network, nodes, dead, events, reports, requests: 0 };
-        // A table needs a second for each tier that it passes.
+        // An advertisement needs up to a second to cross each tier.
         net.run(SECOND * 3);
         net
     }
 
-    /// Runs for a time. Messages take none; granted video arrives at once.
+    /// Runs all nodes for `time`. Messages have no delay; video arrives as soon as it is granted.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -106,7 +106,8 @@ impl Net {
         true
     }
 
-    /// A viewer asks an edge; the answer after at most two seconds.
+    /// Sends a viewer's request to an edge. Returns whether the viewer is admitted; `None` without
+    /// an answer within two seconds.
     fn view(&mut self, edge: NodeId, object: Object) -> Option<bool> {
         self.requests += 1;
         let request = RequestId(self.requests);
@@ -127,7 +128,8 @@ impl Net {
         self.nodes[node.index()].upstream(object)
     }
 
-    /// The controller gives a node routes; the evidence is the state of the next hop's link.
+    /// Installs routes of the controller at a node. Their evidence is the state of the next hop's
+    /// link.
     fn install(&mut self, node: NodeId, decision: u64, routes: &[(Object, NodeId)]) {
         let version = Version { lead: 1, decision };
         let entry = |(object, next_hop): &(Object, NodeId)| {
@@ -251,7 +253,7 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
         net.install(reflector, decision, &[(V0, S1)]);
     }
     net.install(E1, 1, &[(V0, R1)]);
-    // 20 % less, and still room for the stream.
+    // The measured capacity is 20 % below the declared one, and still has room for the stream.
     let lower = Capacity { declared: BitRate::mbps(3), measured: Some(BitRate::bps(2_400_000)) };
     net.nodes[R1.index()].handle_capacity(E1, lower);
     net.nodes[R2.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
@@ -284,14 +286,14 @@ fn centralized_request_waits_for_its_tables() {
     assert!(!answered(&net) && net.upstream(E1, V0).is_none());
     let asked: Vec<_> = net.nodes[E1.index()].demand().into_iter().collect();
     assert_eq!(asked, [((GROUP, V0), 1)], "reports have the request");
-    // The edge's tables come first: the reflector keeps the request until its own are there.
+    // The edge receives its tables first: the reflector queues the request until its tables arrive.
     net.install(E1, 1, &[(V0, R2)]);
     assert!(!answered(&net));
     net.install(R2, 1, &[(V0, S1)]);
     net.run(SECOND * 2);
     assert!(answered(&net));
     assert_eq!((net.upstream(E1, V0), net.upstream(R2, V0)), (Some(R2), Some(S1)));
-    // A minute without the controller, and another capacity, change nothing.
+    // A minute without the controller and a changed capacity move no stream.
     net.run(SECOND * 60);
     assert_eq!(net.view(E1, V0), Some(true));
     assert_eq!(net.upstream(E1, V0), Some(R2));
@@ -322,8 +324,8 @@ fn silent_controller_leaves_local_decisions_alone() {
     assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
 }
 
-/// E1 asks R1 for V0, and takes the request back. Returns the source that R1 asks, and the decision
-/// that routes its request.
+/// Sends R1 a request of E1 for V0, and withdraws it. Returns the source that R1 asks, and the
+/// decision that routes the request.
 fn asked(net: &mut Net, decision: Option<u64>, attempt: u64) -> (NodeId, Option<u64>) {
     let version = decision.map(|decision| Version { lead: 1, decision });
     let cause = Cause { node: E1, attempt };
@@ -338,7 +340,7 @@ fn asked(net: &mut Net, decision: Option<u64>, attempt: u64) -> (NodeId, Option<
     });
     let body = ChildMessage::Unsubscribe { object: V0, attempt };
     node.handle_child(now, E1, ToParent { life: 1 << 40, body });
-    // The next offers count no request that was taken back.
+    // The next offers exclude the withdrawn request.
     net.run(SECOND);
     to_parent.expect("R1 asks a source")
 }
@@ -383,7 +385,7 @@ fn drained_node_takes_no_new_stream_and_keeps_old() {
     net.nodes[E1.index()].handle_controller(net.now, drain.clone());
     assert_eq!(net.view(E1, V0), Some(false));
     assert!(net.upstream(E1, V0).is_some());
-    // A drained reflector loses its streams to the other one.
+    // A drained reflector loses its streams to the other reflector.
     net.nodes[first.index()].handle_controller(net.now, drain);
     net.run(SECOND * 2);
     assert!(net.upstream(E1, V0).is_some_and(|parent| parent != first));
@@ -435,7 +437,7 @@ fn refusal_before_a_late_grant_ends_no_stream() {
     let now = net.now + node.settings.ask_timeout;
     node.handle_timeout(now);
     let (_, second) = asked(node).expect("a repeated request");
-    // The first request came late, and its grant overtook the refusal of the second one.
+    // The first request arrives late, and its grant overtakes the refusal of the second request.
     let mut says = |body| {
         node.handle_parent(now, parent, ToChild { life: 1 << 32, body });
         node.handle_delivered(now, V0, parent);
@@ -449,7 +451,7 @@ fn refusal_before_a_late_grant_ends_no_stream() {
     assert_eq!(upstream, None, "the second refusal is believed");
 }
 
-/// The network with other links, and one reflector more.
+/// The network with the links that `change` makes, and one further reflector.
 fn changed(net: &Net, change: impl FnOnce(&mut Vec<Link>)) -> Network {
     let new = crate::Node { name: "new".to_owned(), tier: Tier::Reflector };
     let mut links = net.network.links().to_vec();
@@ -502,7 +504,7 @@ fn measured_link_is_left_and_taken_again() {
     let other = net.upstream(E1, V0).expect("by the other reflector");
     assert_ne!(other, parent);
     assert_eq!(measure(&mut net, u64::MAX), (declared, declared), "never above the declared");
-    // The driver of a child hears that a link to the parent limits its transfers.
+    // The driver of a child measures that a link to the parent limits its transfers.
     for is_limiting in [true, false] {
         net.nodes[parent.index()].handle_limiting(S1, is_limiting);
         net.run(SECOND);
@@ -577,7 +579,7 @@ fn node_accepts_groups_of_streams_up_to_its_limit() {
     let event = ask(&mut net, GROUPS_MAX, V0);
     assert_eq!(event, Some(Event::ViewerRefused(RequestId(GROUPS_MAX as u64), Refusal::TableFull)));
     assert!(matches!(ask(&mut net, 1, V1), Some(Event::ViewerAdmitted(_))), "a known group");
-    // The refused group is demand beyond the limit.
+    // Reports exclude the refused group: the demand stays within the limit.
     net.nodes[E1.index()].report(net.now);
     let reports = std::iter::from_fn(|| net.nodes[E1.index()].poll_transmit());
     let viewers = reports.filter_map(|transmit| match transmit {
@@ -628,7 +630,8 @@ fn lost_viewers_that_ask_again_count_once() {
     assert_eq!(node.demand()[&(GROUP, V0)], 21);
 }
 
-/// Number of messages by which E1 answers `count` messages of its parent, one each millisecond.
+/// Number of messages that E1 sends in reply to `count` messages of its parent, one each
+/// millisecond.
 fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId) -> ParentMessage) -> usize {
     let parent = net.upstream(E1, V0).expect("served");
     let node = &mut net.nodes[E1.index()];
@@ -699,7 +702,7 @@ fn child_says() -> impl Strategy<Value = ChildMessage> {
 }
 
 fn parent_says() -> impl Strategy<Value = ParentMessage> {
-    // Attempts of a node count from its life.
+    // A node numbers its attempts upward from its life.
     let attempts = || prop_oneof![(1u64 << 32)..(1 << 32) + 6, Just(u64::MAX)];
     let rates = || prop_oneof![Just(0), Just(3_000_000), Just(u64::MAX)].prop_map(BitRate::bps);
     let whys = prop_oneof![Just(Refusal::NotHeld), Just(Refusal::NoCapacity), Just(Refusal::Evicted)];
