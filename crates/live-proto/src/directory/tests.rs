@@ -165,7 +165,7 @@ fn prefixes(is_ipv4: bool) -> impl Strategy<Value = Vec<(AddressPrefix, GroupId)
     })
 }
 
-/// An address whose first or last byte is `bits`, and a prefix length in that byte.
+/// An address whose first or last byte is `bits`, and the prefix length counted within that byte.
 fn address(is_ipv4: bool, bits: u8, is_low: bool, length: u8) -> (IpAddr, u8) {
     match (is_ipv4, is_low) {
         (true, false) => (Ipv4Addr::new(bits, 0, 0, 0).into(), length),
@@ -193,7 +193,8 @@ fn bits_of(address: IpAddr) -> u128 {
     }
 }
 
-/// Ends of the block and of each prefix within it: only there can the group change.
+/// Addresses at both ends of the block and of each prefix in it, the only places where the group
+/// can change.
 fn critical(is_ipv4: bool, block: AddressPrefix, prefixes: &[(AddressPrefix, GroupId)]) -> Vec<IpAddr> {
     let width = if is_ipv4 { 32 } else { 128 };
     let ends = |prefix: AddressPrefix| {

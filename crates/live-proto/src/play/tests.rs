@@ -1,4 +1,4 @@
-//! A player against modelled edges in virtual time.
+//! Tests of a player with modelled edges in virtual time.
 
 mod world;
 
@@ -21,7 +21,7 @@ fn low_latency_player_plays_at_the_hold_back() {
     assert_eq!((measured.stalls, measured.counts.failed, measured.counts.refused), (0, 0, 0));
     let (playback, latency) = (measured.join.playback.expect("it plays"), measured.latency.quantile_us(0.5));
     assert!(playback <= Duration::from_ms(400), "{playback}");
-    // Three parts of 200 ms, up to one part that is not yet whole, and the time to start.
+    // Latency is three parts of 200 ms, up to one part that is incomplete, and the time to start.
     let most_us = 800_000.0 + playback.as_us() as f64;
     assert!((600_000.0..=most_us * 1.04).contains(&latency), "{latency} us");
     let age = measured.ages.quantile_us(0.99).expect("ages");
@@ -29,7 +29,7 @@ fn low_latency_player_plays_at_the_hold_back() {
     assert!(measured.counts.objects > 290, "{} parts in 60 s", measured.counts.objects);
 }
 
-/// A cached playlist listed fewer parts than there were, and these counted as made after joining.
+/// Parts missing in a cached playlist once counted as made after the player had joined.
 #[test]
 fn ages_leave_out_parts_older_than_the_player() {
     let mut world = World::new(PlayerKind::Buffering, 1, true);
@@ -54,7 +54,7 @@ fn fixed_player_asks_a_segment_after_the_last_one() {
     let world = healthy(PlayerKind::Fixed, true);
     assert!(world.segments_asked.len() > 20, "{:?}", world.segments_asked);
     for (asked_ms, ended_ms) in world.segments_asked.iter().skip(1).zip(&world.segments_ended) {
-        // The playlist that lists the segment takes 20 ms.
+        // The request for the playlist that lists the segment takes 20 ms.
         assert_eq!(asked_ms - ended_ms, 2_020);
     }
 }
@@ -131,7 +131,7 @@ fn stale_blocking_playlists_do_not_spin() {
     let mut world = World::new(PlayerKind::Buffering, 1, true);
     world.frozen_at_ms = Some(10_000);
     world.run_until(40_000);
-    // A server that answers blocking reloads at once, without news.
+    // The server answers blocking reloads at once, without news.
     assert!(world.playlists_asked < 50 + 30 * 11, "{} playlists", world.playlists_asked);
 }
 
@@ -152,7 +152,8 @@ proptest! {
         }
         world.run_until(70_000);
         let before = world.player.measurements(at(70_000));
-        // Twenty seconds in five are enough to recover; a player that never began may have given up.
+        // Twenty seconds without faults are enough to recover. A player without video may have
+        // given up.
         world.run_until(90_000);
         let after = world.player.measurements(at(90_000));
         prop_assert!(world.player.is_over() || after.counts.objects > before.counts.objects);

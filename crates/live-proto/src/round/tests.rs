@@ -1,4 +1,4 @@
-//! Rounds: every plan is one that the controller takes, and running trees stay where moves save little.
+//! Tests of rounds: the controller accepts every plan, and running trees stay if moves save little.
 
 use super::*;
 use crate::{Link, Node, Tier};
@@ -72,7 +72,7 @@ proptest! {
         let (plan, report) = round.solve(&network, &groups, &job).expect("within all limits");
         accepted(&network, &groups, &job, &plan);
         prop_assert!(report.requests.1 <= report.requests.0);
-        // The next round: links fail, a node drains, the last plan runs.
+        // In the next round links have failed, a node is drained, and the last plan is running.
         job.running = plan;
         for link in broken {
             job.capacities[link] = BitRate::bps(0);
@@ -90,7 +90,8 @@ proptest! {
     }
 }
 
-/// A running stream over a reflector whose links cost one more than the other's.
+/// Solves a round with a stream running over a reflector whose links cost one more than the
+/// other's.
 fn running_over_the_dearer(move_price: f64) -> (NodeId, usize) {
     let network = network(2, BitRate::mbps(100), &[2, 2, 2, 2, 2, 1, 1, 1, 1, 1]);
     let groups = groups(&network);

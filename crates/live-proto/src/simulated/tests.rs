@@ -1,4 +1,4 @@
-//! Trees, viewers and faults in the simulator, and settings that are refused.
+//! Tests of trees, viewers and faults in the simulator, and of invalid settings.
 
 use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
@@ -12,7 +12,8 @@ fn plan(text: &str) -> Result<Plan, String> {
     Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
-/// A source, two reflectors and three edges with twelve viewers of four channels, but for `settings`.
+/// A scenario with a source, two reflectors, three edges, and twelve viewers of four channels,
+/// unless `settings` say otherwise.
 fn text(settings: &str) -> String {
     let usual = ["edges = 3", "channels = 4", "viewers = 12", "arrivals = \"5 s\"", "buffer = \"1 s\""];
     let is_given =
@@ -32,8 +33,9 @@ fn text(settings: &str) -> String {
     )
 }
 
-/// The testbed of §4.7.2 with links of 12 Mbit/s: two sources, two reflectors and six edges, each tier
-/// fully connected to the next, the controller 10 ms away, and a host of viewers 2 ms from each edge.
+/// The testbed of §4.7.2 with links of 12 Mbit/s: two sources, two reflectors and six edges, each
+/// tier fully connected to the next. The controller is 10 ms away, and a host of viewers is 2 ms
+/// from each edge.
 fn testbed() -> String {
     let nodes = ["s0", "s1", "r0", "r1", "e0", "e1", "e2", "e3", "e4", "e5"];
     let hosts = ["ctl"].into_iter().chain(nodes).map(str::to_owned).chain((0..6).map(|v| format!("v{v}")));
@@ -56,7 +58,7 @@ fn testbed() -> String {
     text
 }
 
-/// Twelve channels of 1.4 Mbit/s with a viewer each, in the testbed.
+/// Runs twelve channels of 1.4 Mbit/s with one viewer each in the testbed.
 fn testbed_run(settings: &str, trial: u64) -> Outcome {
     let text = format!(
         r#"
@@ -97,10 +99,10 @@ fn viewers_watch_without_a_stall() {
     let row = &outcome.workloads[0];
     let more = &row.more;
     assert_eq!((more["watching"], more["stalls"], more["failures"]), (12.0, 0.0, 0.0), "{more:?}");
-    // Twelve viewers of 1 Mbit/s.
+    // Twelve viewers receive 1 Mbit/s each.
     let goodput = row.goodput_mbps.expect("parts arrived");
     assert!((11.5..12.5).contains(&goodput), "{goodput}");
-    // A request is a round trip of 8 ms; a part of 25 kB takes 2 ms on each of six cables.
+    // A request takes a round trip of 8 ms. A part of 25 kB takes 2 ms on each of six cables.
     assert!((4.0..40.0).contains(&more["part_age_ms_p99"]), "{more:?}");
     assert!(more["plans"] >= 2.0, "{more:?}");
     assert_eq!(run("", 0).network.event_hash, outcome.network.event_hash);
@@ -110,7 +112,7 @@ fn viewers_watch_without_a_stall() {
 fn each_node_asks_for_a_part_once() {
     let more = &run("viewers = 100", 0).workloads[0].more;
     assert_eq!(more["watching"], 100.0, "{more:?}");
-    // In 30 s each channel has 150 parts, for at most two reflectors and three edges.
+    // In 30 s each channel has 150 parts, fetched by at most two reflectors and three edges.
     assert!(more["upstream_parts"] <= 4.0 * 155.0 * 5.0, "{more:?}");
     assert!(more["segments"] > 100.0 * 145.0, "{more:?}");
 }
@@ -168,7 +170,7 @@ fn narrow_links_refuse_viewers_or_lower_their_bitrate() {
     assert!(more["watching"] >= 10.0, "{more:?}");
 }
 
-/// Two faults of one node with time between them, and of two kinds at the same time.
+/// One node has two faults of one kind with time between them, and two of different kinds at once.
 #[test]
 fn separate_faults_of_one_node_are_taken() {
     let faults = "faults = [{ what = \"node-dies\", node = \"edge-0\", at = \"9 s\", until = \"12 s\" }, \

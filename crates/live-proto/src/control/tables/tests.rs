@@ -1,4 +1,4 @@
-//! Tests of the tables by example and by property.
+//! Tests of the tables: examples and properties.
 
 use super::*;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn full(version: Version, routes: &[(Prefix, NodeId)]) -> RibUpdate {
     RibUpdate { version, base: None, set: set.collect(), removed: Vec::new() }
 }
 
-/// Table 4.1: Link2 fails after version 15:20, and the node overrides all bitrates of V0.
+/// Table 4.1: Link2 fails after version 15:20, so the node overrides all bitrates of V0.
 #[test]
 fn override_of_table_4_1_wins_until_link_returns() {
     let high = object(0, 800);
@@ -140,7 +140,7 @@ fn prefixes() -> impl Strategy<Value = Prefix> {
     ]
 }
 
-/// Whether every request that `narrow` matches is one of `wide`.
+/// Whether `wide` matches every request that `narrow` matches.
 fn covers(wide: Prefix, narrow: Prefix) -> bool {
     match (wide, narrow) {
         (Prefix::Any, _) => true,
@@ -159,7 +159,7 @@ proptest! {
         let fib = Fib { routes: routes.clone() };
         let wanted = object(channel, kbps);
         let matching = routes.iter().filter(|(prefix, _)| covers(**prefix, Prefix::Object(wanted)));
-        // Of two prefixes that match one request, one covers the other.
+        // If two prefixes match one request, one prefix covers the other.
         let longest = matching.reduce(|best, next| if covers(*best.0, *next.0) { next } else { best });
         prop_assert_eq!(fib.lookup(wanted), longest.map(|(_, node)| *node));
     }

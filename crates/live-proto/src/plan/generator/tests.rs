@@ -1,4 +1,4 @@
-//! Drawn topologies and workloads against the published statistics.
+//! Compares drawn topologies and workloads with the published statistics.
 
 use super::*;
 use crate::network::Tier;
@@ -54,8 +54,8 @@ fn two_thousand_edges_are_drawn_and_too_many_refused() {
     assert!(TopologyShape { cities: 0, ..TopologyShape::default() }.draw(Seed::new(1)).is_err());
 }
 
-/// Share of viewers of the `top` most watched channels, and the mean of the asked bitrates in
-/// kbit/s.
+/// Share of the viewers that watch the `top` most popular channels, and the mean requested bitrate
+/// in kbit/s.
 fn statistics(trace: &Trace, top: usize) -> (f64, f64) {
     let mut by_channel: BTreeMap<_, u64> = BTreeMap::new();
     let (mut rate, mut viewers) = (0.0, 0);
@@ -139,7 +139,7 @@ fn stated_places_and_bitrates_are_kept() {
         let Arrival { object, group, viewers } = trace.arrivals[at];
         (object.channel.0, object.bitrate.as_bps() / 1_000, group.0, viewers)
     };
-    // Video `a` and place `y` have the most viewers, so their number is 0.
+    // Video `a` and location `y` have the most viewers, so they have number 0.
     assert_eq!([asked(0), asked(1), asked(2)], [(1, 400, 1, 1), (0, 900, 0, 1), (0, 400, 0, 1)]);
     assert_eq!(trace.ladders[0], [400, 900].map(|kbps| BitRate::bps(1_000 * kbps)));
 }
@@ -159,7 +159,7 @@ fn unstated_bitrates_have_the_published_mean() {
     let first: u64 = trace.arrivals.iter().filter(is_first).map(|arrival| arrival.viewers).sum();
     let share = first as f64 / viewers as f64;
     let expected: f64 = shares[..100].iter().sum();
-    // Three standard deviations of a binomial share are 4 % of it.
+    // Three standard deviations of a binomial share are 4 % of the share.
     assert!((share / expected - 1.0).abs() < 0.05, "100 groups have {share}, not {expected}");
     assert_eq!(Workload::complete(&log, kind, &shares, Seed::new(1)), Ok(trace));
 }

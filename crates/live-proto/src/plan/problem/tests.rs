@@ -1,4 +1,4 @@
-//! Programs with one defect each.
+//! Tests with programs that each have one defect.
 
 use super::*;
 use crate::plan::samples::{self, InputParts};

@@ -1,4 +1,4 @@
-//! Files of recorded requests: what is read, and the lines about what is not.
+//! Tests of the readers of recorded requests, and of their error messages.
 
 use super::*;
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ fn bad_records_are_refused_by_line() {
 #[test]
 fn records_at_the_limits_are_read() {
     let line = |bytes: usize| format!("time,video,comment\n1,v,{}\n", "c".repeat(bytes - 5));
-    // The reader takes whole buffers, and the heading shares the first one.
+    // The reader fetches whole buffers, and the first buffer also holds the heading.
     assert!(log(&line(RECORD_BYTES_MAX - 8_192)).is_ok());
     assert!(log(&line(RECORD_BYTES_MAX + 8_192)).expect_err("too long").contains("more than 65536 bytes"));
     let unclosed = format!("time,video\n1,\"v\n{}", "1,v\n".repeat(100_000));

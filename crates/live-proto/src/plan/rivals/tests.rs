@@ -1,4 +1,4 @@
-//! Rivals and the planner on drawn networks.
+//! Tests of the rival designs and the planner on drawn networks.
 
 use super::*;
 use crate::plan::Settings;
