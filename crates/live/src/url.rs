@@ -1,6 +1,6 @@
-//! Parts of URLs.
+//! Splits URLs into their parts.
 
-/// Host of a URL, without its port.
+/// Host of a URL without its port.
 pub(crate) fn host(url: &str) -> Option<&str> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -10,7 +10,7 @@ pub(crate) fn host(url: &str) -> Option<&str> {
     }
 }
 
-/// Server and target of a URL.
+/// Server part and request target of a URL.
 pub(crate) fn split(url: &str) -> Option<(&str, String)> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());

@@ -3,7 +3,7 @@
 //! The receiving end observes transfers of objects that the parent holds completely. Their data is
 //! ready, so only the path limits them. A transfer below [`SLOW_PERCENT`] of its stream's bitrate
 //! is slow. The link has limited a window in which a transfer was slow nearly all the time, so the
-//! bytes received in such a window show the link's rate. The estimate is the highest rate of the
+//! bytes received in this window show the link's rate. The estimate is the highest rate of the
 //! limited windows in the last 3 s, at most the declared capacity. A link that its streams do not
 //! fill has no slow transfers, so its estimate does not fall. The estimate rises after any faster
 //! window, and by trials, as a link that is not full cannot show that its capacity has returned.
@@ -11,7 +11,7 @@
 //! Source: BBR (Cardwell et al., 2016) uses a maximum filter over windows that the application does
 //! not limit; the thesis leaves the estimate out (§4.4.1). An object that the source holds
 //! completely can still be arriving at the parent. So the parent reports whether a link to it
-//! limits its own transfers, and windows with such a report are not used. Read
+//! limits its own transfers, and windows with this report are not used. Read
 //! [`CapacityEstimator`].
 
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};

@@ -60,7 +60,7 @@ struct LinkRun {
     down: Messages<ToChild>,
 }
 
-/// What a transport stream carries.
+/// Use of a transport stream.
 #[derive(Copy, Clone, Debug)]
 enum StreamUse {
     Link(usize),

@@ -50,7 +50,7 @@ struct Transfer {
 /// Sender and receiver of a link.
 type LinkEnds = (NodeId, NodeId);
 
-/// What nodes report to each other in a run.
+/// Reports that nodes exchange in a run.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum ReportScope {
     Nothing,

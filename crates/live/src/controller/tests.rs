@@ -1,4 +1,4 @@
-//! Stored states of a controller, its drains and its changes.
+//! Tests of a controller's stored states, drains and changes.
 
 use super::*;
 use crate::description::{ChannelEntry, LinkEntry};
@@ -18,11 +18,11 @@ fn description() -> Description {
     Description::from_toml(&text).expect("a good description")
 }
 
-/// A controller with its driver.
+/// Opens a controller and runs its driver.
 async fn start(config: &ControllerConfig) -> (ControllerService, tokio::task::JoinHandle<()>) {
     let mut tries = 0..100;
     let service = loop {
-        // A question of the last controller may still use its store.
+        // Requests of the previous controller may still be using its store.
         match ControllerService::open(config.clone()) {
             Ok(service) => break service,
             Err(error) => assert!(tries.next().is_some(), "{error}"),

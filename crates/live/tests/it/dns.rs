@@ -1,4 +1,4 @@
-//! The name server over real sockets.
+//! Tests of the name server over real sockets.
 
 use anabranch_live::dns::{DnsConfig, DnsCounts, DnsServer};
 use anabranch_live_proto::directory::exercise::sample;
@@ -128,7 +128,7 @@ async fn bad_questions_are_counted_and_survived() {
     assert_eq!((counts.malformed, counts.refused, counts.no_name), (1, 1, 1));
 }
 
-/// Each network has ten questions a second even where all answers of the second are spent.
+/// Each network can send ten queries a second even if the total limit is exhausted.
 #[tokio::test]
 async fn a_flood_is_dropped() {
     let server = TestServer::start(|config| config.answers_per_s_max = 1);

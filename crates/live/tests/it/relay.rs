@@ -1,4 +1,4 @@
-//! Sharing, streaming and headers.
+//! Tests of sharing, streaming and headers.
 
 use crate::origin::{PARTS, TestNode, TestOrigin, Viewer, object};
 use anabranch_http::metrics::MetricsServer;
@@ -8,8 +8,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 
 const VIEWERS: usize = 50;
 
-/// The origin sends its last part only when all viewers have the five before it: no tier waits for a
-/// whole object.
+/// The origin sends its last part only after all viewers have received the five parts before it, so
+/// no tier may wait for a whole object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_tiers_stream_one_request_to_fifty_viewers() {
     let origin = TestOrigin::start("max-age=60");

@@ -22,7 +22,7 @@ pub(super) enum Client {
     Viewer(usize),
 }
 
-/// What a request asks for.
+/// Contents of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestContent {
     /// Admission of a viewer.

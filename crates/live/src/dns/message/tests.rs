@@ -1,4 +1,4 @@
-//! Tests of the messages.
+//! Tests of DNS messages.
 
 use super::*;
 use anabranch_live_proto::directory::exercise::sample;
@@ -48,7 +48,7 @@ fn addresses(message: &Message) -> Vec<IpAddr> {
     message.answers.iter().filter_map(address).collect()
 }
 
-/// Data of the client subnet option.
+/// Data of the client subnet option in a message.
 fn subnet_of(message: &Message) -> Option<Vec<u8>> {
     let options = message.edns.as_ref()?.options();
     options.as_ref().iter().find_map(|(code, option)| {
@@ -71,7 +71,7 @@ fn resolver_address_stands_in_for_the_client() {
 
 #[test]
 fn client_subnets_are_answered_with_their_scope() {
-    // Family, source and address of the question; the edge; the scope of the answer.
+    // Family, source and address in the query; expected edge; expected scope of the answer.
     let cases: [(&[u8], [u8; 4], u8); 5] = [
         (&[0, 1, 24, 0, 10, 2, 2], [198, 51, 100, 2], 15),
         (&[0, 1, 8, 0, 10], [198, 51, 100, 2], 16),
@@ -152,7 +152,7 @@ fn responses_have_no_answer() {
     assert_eq!(responder.answer(&Directory::default(), &[0; 11], FROM, Transport::Udp), None);
 }
 
-/// The longest names and the most addresses: a client of 512 bytes has to ask over TCP.
+/// With the longest names and most addresses, a client limited to 512 bytes must use TCP.
 #[test]
 fn answers_too_long_for_udp_are_truncated() {
     let label = |letter: &str| letter.repeat(LABEL_BYTES_MAX);
