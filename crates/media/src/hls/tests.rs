@@ -1,13 +1,13 @@
-//! Playlists of the draft and of media servers, read and written back.
+//! Tests of the reader and the writer, with playlists of the draft and of media servers.
 
 use super::*;
 use proptest::prelude::*;
 
-/// The form that MediaMTX writes: parts of 200 ms, segments of 1 s, 7 segments.
+/// A playlist in the format of MediaMTX: parts of 200 ms, segments of 1 s, 7 segments.
 pub(super) const MEDIAMTX: &str = include_str!("../../tests/hls/mediamtx.m3u8");
-/// The form that OvenMediaEngine writes: parts of 0.2 s, segments of 6 s.
+/// A playlist in the format of OvenMediaEngine: parts of 0.2 s, segments of 6 s.
 const OVEN: &str = include_str!("../../tests/hls/ovenmediaengine.m3u8");
-/// The form that ffmpeg's `hls` muxer writes for fragmented MP4.
+/// A playlist in the format of ffmpeg's `hls` muxer for fragmented MP4.
 const FFMPEG: &str = include_str!("../../tests/hls/ffmpeg.m3u8");
 
 fn read(text: &str) -> MediaPlaylist {
