@@ -1,12 +1,12 @@
-//! Two controllers of a counter around a store in memory. Faults by the hundred are in virtual
-//! time, with the broker's machine (`broker-proto`).
+//! Tests of two controllers of a counter, with a store in memory. Hundreds of faults are simulated
+//! in virtual time, with the broker's machine (`broker-proto`).
 
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(9);
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Decides in each round, and tells one client of it.
+/// A machine that makes a decision in each round, and notifies one client of it.
 struct Counter {
     next_at: Instant,
     round: u64,
@@ -53,7 +53,7 @@ impl Machine for Counter {
     }
 }
 
-/// A store that keeps its promises.
+/// A store without faults.
 #[derive(Default)]
 struct Store {
     revision: u64,
