@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_from_each_tier_to_the_next() {
+    fn links_connect_each_tier_to_the_next_only() {
         let network = Network::new(nodes(), vec![link(0, 1), link(1, 2)]).expect("two good links");
         assert_eq!(network.links_in(NodeId(2)), [LinkId(1)]);
         assert_eq!(network.links_out(NodeId(0)), [LinkId(0)]);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn each_defect_has_its_line() {
+    fn each_network_defect_has_its_message() {
         let cost = Link { cost: f64::NAN, ..link(0, 1) };
         let cases = [
             (vec![link(0, 7)], "node 7"),

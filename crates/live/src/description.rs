@@ -517,7 +517,7 @@ renditions = { high = "4Mbit/s", low = "400kbit/s" }
     }
 
     #[test]
-    fn a_description_names_ids_and_objects() {
+    fn layout_assigns_ids_and_objects_to_names() {
         let layout = layout(TEXT).expect("a good description");
         assert_eq!(layout.network().links()[0].capacity, BitRate::mbps(100));
         let high = Object { channel: ChannelId(0), bitrate: BitRate::mbps(4) };
@@ -533,7 +533,7 @@ renditions = { high = "4Mbit/s", low = "400kbit/s" }
     }
 
     #[test]
-    fn each_defect_of_a_description_has_its_line() {
+    fn each_description_defect_has_its_message() {
         let cases = [
             ("tier = \"edge\"", "tier = \"egde\"", "line 14"),
             ("from = \"r\"", "from = \"x\"", "no node `x`"),

@@ -109,7 +109,7 @@ mod tests {
     use anabranch_live_proto::directory::exercise::sample;
 
     #[tokio::test]
-    async fn a_bad_file_leaves_the_last_directory() {
+    async fn invalid_file_keeps_the_last_directory() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("directory.json");
         let mut contents = sample();

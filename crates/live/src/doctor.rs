@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_bound_the_viewers() {
+    fn descriptor_limit_bounds_the_number_of_viewers() {
         let found = viewers(Some(1_024));
         assert!(!found.ok && found.detail.contains("room for 768 viewers"), "{found:?}");
         let least = VIEWERS_WANTED + OTHER_DESCRIPTORS;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn taken_port_is_named() {
+    fn port_in_use_is_reported() {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, TCP_PORTS[3]));
         // Another program on this machine may already hold the port, with the same result.
         let found = ports();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_finding_has_a_name_of_its_own() {
+    fn each_finding_has_a_unique_name() {
         let mut names: Vec<_> = doctor().into_iter().map(|finding| finding.name).collect();
         assert!(names.iter().all(|name| name.starts_with("live ")));
         names.sort_unstable();

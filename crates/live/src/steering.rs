@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn planned_edges_come_first() {
+    fn planned_edges_are_listed_first() {
         assert_eq!(pathways("", [10, 1, 0, 1]), ["edge-1", "edge-2"], "paris has no place: the nearest");
         assert_eq!(pathways("", [10, 2, 0, 1]), ["edge-2", "edge-1"], "lyon's place is edge-2");
         assert_eq!(pathways("_HLS_throughput=9000000", [10, 2, 0, 1]), ["edge-1", "edge-2"], "at 1.4 Mbit/s");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reload_uri_keeps_the_group() {
+    fn reload_uri_keeps_the_viewers_group() {
         let first = answer("", [10, 2, 0, 1]).expect("the channel is listed");
         assert_eq!(first.reload_uri, "news?location=lyon");
         let again =
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_follows_from_the_parameters() {
+    fn query_parameters_reveal_the_players_standard() {
         assert_eq!(read("_DASH_pathway=edge-1").map(|asked| asked.dialect), Ok(Dialect::Dash));
         assert_eq!(read("").map(|asked| asked.dialect), Ok(Dialect::Hls));
         assert!(read(&"x".repeat(QUERY_BYTES_MAX + 1)).is_err());

@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_come_without_port_and_brackets() {
+    fn hosts_have_no_port_and_no_brackets() {
         let hosts = ["http://a.example:80/x", "http://10.0.0.1", "http://[2001:db8::1]:8080/"].map(host);
         assert_eq!(hosts, [Some("a.example"), Some("10.0.0.1"), Some("2001:db8::1")]);
         assert_eq!(host("https://a.example:8443/x"), Some("a.example"));

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_read() {
+    fn both_cmcd_versions_are_read() {
         let of = |text: &str| {
             let report = Report::read(text).expect("it is one");
             (report.cdn.unwrap_or_default(), report.host.unwrap_or_default(), report.is_good)
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_report_is_ignored() {
+    fn invalid_reports_are_ignored() {
         for wrong in ["=", "bs=?2", "a b c", "\u{e9}", &format!("x=\"{}\"", "y".repeat(5_000))] {
             assert_eq!(Report::read(wrong), None, "{wrong}");
         }

@@ -130,7 +130,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpora_are_as_they_say() {
+    fn fuzz_corpora_results_match_the_file_names() {
         assert!(replay("media_queries", super::exercise_queries) >= 5);
         assert!(replay("media_cmcd", super::exercise_cmcd) >= 6);
         assert!(replay("media_prefixes", super::exercise_prefixes) >= 3);

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_without_pathways_tries_once_a_second() {
+    fn player_whose_pathways_all_fail_retries_once_per_second() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
         let (mut now, mut tries) = (at(0), 0);
         while now < at(10_000) {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_follows_steering_and_survives_its_loss() {
+    fn player_follows_steering_and_survives_steering_server_failure() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
         assert_eq!(player.poll(at(0)), Some(Action::LoadSteering));
         player.handle_steering(at(10), vec!['b', 'a'], Duration::from_secs(5));

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_prefix_counts() {
+    fn longest_matching_prefix_decides() {
         let text = "prefix,location,isp\n10.0.0.0/8,berlin,x\n10.1.0.0/16,paris,y\n2001:db8::/32,rome,z\n0.0.0.0/0,earth,any\n";
         let table = PrefixTable::read(text.as_bytes()).expect("it is one");
         let of = |address: &str| table.lookup(address.parse().expect("an address"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_their_lines() {
+    fn table_errors_state_the_line_number() {
         let message = |text: &str| PrefixTable::read(text.as_bytes()).expect_err("it is wrong").to_string();
         assert_eq!(
             message("prefix,location,isp\n10.0.0.0/8,a,b\n10.0.0.1/8,a,b\n"),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_count_from_the_warm_up_on() {
+    fn columns_exclude_the_warm_up() {
         let stats = |segments, stalled_s| PlaybackStats {
             segments,
             stalls: 1,

@@ -445,7 +445,7 @@ mod tests {
 
     /// HLS, section 7.2: keys and format of an answer.
     #[test]
-    fn an_answer_has_the_standards_form() {
+    fn steering_manifest_has_the_standards_json_form() {
         let query =
             read(Dialect::Hls, &[("viewer", "1"), ("_HLS_pathway", "alpha"), ("_HLS_throughput", "9000000")])
                 .expect("it is one");
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn pathways_that_are_gone_are_last() {
+    fn unavailable_pathways_are_listed_last() {
         let query = read(Dialect::Dash, &[]).expect("it is one");
         let manifest =
             SteeringManifest::new([(1, 0), (0, 4)], &pathways(), &BTreeSet::from([0]), &query, TTL_S)
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_reaches_clones_at_its_base_port() {
+    fn clones_are_reached_at_the_base_port() {
         let query = read(Dialect::Hls, &[]).expect("it is one");
         let manifest = SteeringManifest::new([(0, 4)], &pathways(), &BTreeSet::new(), &query, TTL_S)
             .expect("there are pathways");
@@ -500,7 +500,7 @@ mod tests {
 
     /// DASH has lists in quotation marks, HLS one value.
     #[test]
-    fn parameters_are_read_by_their_standard() {
+    fn only_parameters_of_the_players_standard_are_read() {
         let query = read(
             Dialect::Dash,
             &[("_DASH_pathway", "\"alpha,beta\""), ("_DASH_throughput", "\"1000000,4000000\"")],
@@ -542,7 +542,7 @@ mod tests {
     proptest! {
         /// No parameter causes a panic.
         #[test]
-        fn a_reload_query_keeps_the_viewer(
+        fn reload_query_preserves_the_viewer(
             parameters in proptest::collection::vec(("(location|isp|bitrate|viewer|_HLS_pathway|_HLS_throughput|_DASH_throughput|x)", ".{0,20}"), 0..6),
             dash: bool,
         ) {

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_numbering_restarts_and_old_one_continues() {
+    fn new_numbering_restarts_and_old_numbering_continues() {
         let message = |number| (number, number);
         let mut peer = PeerSession::default();
         assert!(peer.must_join());

@@ -46,7 +46,7 @@ fn poll(sessions: &mut Sessions<PeerId, u64>, now: Instant, session: u64, after:
 }
 
 #[test]
-fn waiting_poll_keeps_a_peer_alive_silence_not() {
+fn peer_with_a_waiting_poll_stays_alive() {
     let mut sessions = resuming();
     assert_eq!(sessions.poll_timeout(), None);
     let first = JoinReply { after: 0, numbering: 100, has_replaced: false, is_news: true };
@@ -77,7 +77,7 @@ fn waiting_poll_without_keep_alive_does_not_delay_silence() {
 }
 
 #[test]
-fn second_process_waits_for_a_sign_of_the_first() {
+fn second_process_waits_while_the_first_is_probed() {
     let mut sessions = resuming();
     assert_eq!(sessions.probe(&PEER, 8), None, "the place is free");
     sessions.handle_join(at(0), &PEER, 7, 100);
@@ -104,7 +104,7 @@ fn second_process_waits_for_a_sign_of_the_first() {
 }
 
 #[test]
-fn full_mailbox_ends_the_session_or_drops_the_oldest() {
+fn full_mailbox_ends_session_or_drops_oldest_message() {
     let mut sessions = resuming();
     sessions.handle_join(at(0), &PEER, 7, 100);
     assert!((0..MAILBOX_MAX as u64).all(|n| sessions.push(at(0), &PEER, n)));
@@ -121,7 +121,7 @@ fn full_mailbox_ends_the_session_or_drops_the_oldest() {
 }
 
 #[test]
-fn a_join_that_starts_anew_empties_the_mailbox() {
+fn join_without_resume_empties_the_mailbox() {
     let mut sessions = starting_anew();
     sessions.handle_join(at(0), &PEER, 7, 100);
     sessions.push(at(0), &PEER, 1);
@@ -136,7 +136,7 @@ fn a_join_that_starts_anew_empties_the_mailbox() {
 }
 
 #[test]
-fn an_expected_peer_has_its_time_to_join() {
+fn expected_peer_is_absent_after_the_silence_limit() {
     let mut sessions = starting_anew();
     sessions.expect(at(0), &PEER);
     sessions.expect(at(1_000), &PEER);
@@ -274,7 +274,7 @@ proptest! {
     /// A second process is refused if and only if the first process gives a sign of life within the
     /// time of the probe.
     #[test]
-    fn second_process_is_refused_while_the_first_lives(signs in proptest::collection::vec(0..4_000u64, 0..4)) {
+    fn second_process_is_refused_while_the_first_responds(signs in proptest::collection::vec(0..4_000u64, 0..4)) {
         let mut sessions = resuming();
         sessions.handle_join(at(0), &PEER, 1, 100);
         let probe = sessions.probe(&PEER, 2).expect("the first is up");
@@ -312,7 +312,7 @@ proptest! {
     /// Each pause is twice as long as the previous pause, at most the limit, until the next
     /// success.
     #[test]
-    fn pauses_grow_to_their_limit(min in 1..1_000u64, more in 0..100_000u64, failures in 1..40usize) {
+    fn backoff_pauses_double_up_to_their_limit(min in 1..1_000u64, more in 0..100_000u64, failures in 1..40usize) {
         let (min, max) = (Duration::from_us(min), Duration::from_us(min + more));
         let mut backoff = Backoff::new(min, max);
         let pauses: Vec<Duration> = (0..failures).map(|_| backoff.next_pause()).collect();
@@ -326,7 +326,7 @@ proptest! {
 
     /// A peer finds the only controller that answers within one pass over all controllers.
     #[test]
-    fn a_peer_finds_the_controller_that_answers(count in 1..9usize, answers in 0..9usize, first in 0..9usize) {
+    fn peer_finds_the_only_controller_that_answers(count in 1..9usize, answers in 0..9usize, first in 0..9usize) {
         let answers = answers % count;
         let mut controllers = Controllers::new(count, Backoff::new(Duration::from_ms(1), Duration::from_ms(8)));
         for _ in 0..first {

@@ -130,7 +130,7 @@ fn run(
 }
 
 #[test]
-fn a_follower_takes_over_with_higher_rounds() {
+fn follower_takes_over_with_higher_round_numbers() {
     let mut now = Instant::ZERO;
     let mut store = Store::default();
     let mut replicas: Vec<_> = (0..2).map(|_| Some(Replica::new(now, (), LEASE, 0))).collect();
@@ -147,7 +147,7 @@ fn a_follower_takes_over_with_higher_rounds() {
 }
 
 #[test]
-fn a_leader_without_its_store_ends_with_its_lease() {
+fn leader_without_its_store_stops_when_its_lease_ends() {
     let mut now = Instant::ZERO;
     let mut store = Store::default();
     let mut replicas = [Some(Replica::new(now, (), LEASE, 0))];

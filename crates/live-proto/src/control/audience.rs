@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn playlists_alone_are_one_viewer() {
+    fn playlist_requests_alone_count_as_one_viewer() {
         let mut audience = audience();
         audience.admit(GROUP, OBJECT);
         (0..50).for_each(|_| assert!(audience.handle_request(GROUP, OBJECT, None)));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_stream_is_admitted_anew() {
+    fn lost_stream_needs_another_admission() {
         let mut audience = audience();
         audience.admit(GROUP, OBJECT);
         audience.handle_lost(OBJECT);

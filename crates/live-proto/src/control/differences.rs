@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn receiver_has_the_table_after_any_losses(
+        fn receiver_recovers_the_table_after_any_losses(
             tables in tables(), losses in prop::collection::vec(any::<bool>(), 12),
         ) {
             let (mut sender, mut receiver) = (DeltaSender::new(1), DeltaReceiver::new(8));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn table_takes_entries_up_to_its_limit() {
+    fn table_accepts_entries_up_to_its_limit() {
         let mut sender = DeltaSender::new(1);
         let mut receiver = DeltaReceiver::new(2);
         let table = |entries: u8| (0..entries).map(|key| (key, 0)).collect::<BTreeMap<_, _>>();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn measurement_below_the_declared_survives_another_declared() {
+    fn lower_measurement_survives_a_new_declared_capacity() {
         let measured = |mbps| Capacity { measured: Some(BitRate::mbps(mbps)), ..self::mbps(8) };
         assert_eq!(measured(5).redeclared(BitRate::mbps(20)).believed(), BitRate::mbps(5));
         assert_eq!(measured(5).redeclared(BitRate::mbps(4)).believed(), BitRate::mbps(4));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_capacity_never_exceeds_the_declared() {
+    fn measured_capacity_never_exceeds_the_declared_capacity() {
         let measured = |mbps| Capacity { measured: Some(BitRate::mbps(mbps)), ..self::mbps(8) };
         assert_eq!(measured(9).believed(), BitRate::mbps(8));
         assert_eq!(measured(3).believed(), BitRate::mbps(3));

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn text_takes_z_where_the_print_denies() {
+    fn text_rule_chooses_z_where_printed_rule_denies() {
         let v0 = [via(X, 1, 5_000), via(Y, 1, 1_500), via(Z, 2, 4_500)];
         let v1 = [via(X, 2, 2_000), via(Y, 1, 1_500), via(Z, 2, 4_000)];
         let v2 = [via(X, 2, 5_000), via(Y, 1, 1_500), via(Z, 1, 3_000)];
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn choice_is_nearest_with_capacity(
+        fn chosen_parent_is_nearest_with_capacity(
             cells in prop::collection::vec((1..4u32, 0..5u64), 0..8), kbps in 0..5u64,
         ) {
             let ways: Vec<_> =

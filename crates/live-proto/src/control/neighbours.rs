@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_way_with_capacity_is_passed_on() {
+    fn nearest_path_with_capacity_is_advertised() {
         let (v0, v1) = (object(0, 2_000), object(1, 2_000));
         let x = [(v0, Reach::HERE), (v1, passed(1, 9_000))];
         let node = node(1_500, 4_000, [&x, &[(v0, passed(1, 3_000)), (v1, passed(2, 1_000))]]);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_and_draining_parents_are_no_way() {
+    fn failed_and_draining_parents_offer_no_route() {
         let v0 = object(0, 800);
         let mut node = node(9_000, 9_000, [&[(v0, Reach::HERE)], &[(v0, Reach::HERE)]]);
         assert_eq!(node.ways(v0).count(), 2);

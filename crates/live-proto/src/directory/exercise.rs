@@ -108,12 +108,12 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn fuzz_corpus_results_match_the_file_names() {
         assert!(replay("live_directory", exercise) >= 8);
     }
 
     #[test]
-    fn the_sample_has_no_defect() {
+    fn sample_directory_has_no_defect() {
         let text = serde_json::to_vec(&sample()).expect("it has a text form");
         assert!(exercise(&text));
     }

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_the_edge_of_the_group() {
+    fn names_resolve_to_the_groups_edge() {
         let paris = resolve("low.news.live.example", RecordKind::A, "10.1.2.3");
         assert_eq!(paris, (addresses(&["198.51.100.1"]), 16));
         let lyon = resolve("LOW.News.LIVE.example", RecordKind::Aaaa, "10.2.2.3");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_get_the_codes_of_dns() {
+    fn zone_and_unknown_names_get_standard_dns_outcomes() {
         let cases = [
             ("live.example", RecordKind::Soa, Outcome::Authority),
             ("live.example", RecordKind::Ns, Outcome::NameServer),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_open_edge_the_answer_is_unavailable() {
+    fn names_without_an_open_edge_are_unavailable() {
         let mut contents = sample();
         for edge in &mut contents.edges {
             edge.is_open = false;

@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn faults_are_told_apart() {
+    fn each_fault_has_its_own_error() {
         let cases: [(&[u8], SubnetError); 8] = [
             (&[0, 1, 24], SubnetError::TooShort(3)),
             (&[0, 3, 24, 0, 192, 0, 2], SubnetError::BadFamily(3)),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_zero_hides_the_client() {
+    fn source_prefix_of_length_zero_hides_the_client() {
         for data in [[0, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0]] {
             let subnet = ClientSubnet::read(&data).expect("it has no fault");
             assert_eq!((subnet.viewer(), subnet.answer(24)), (None, data.to_vec()));
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_repeat_the_question_with_a_scope(is_ipv4: bool, bits: u128, length in 0u8..=128, scope in 1u8..=32) {
+        fn answers_repeat_the_query_subnet_with_a_scope(is_ipv4: bool, bits: u128, length in 0u8..=128, scope in 1u8..=32) {
             let length = if is_ipv4 { length % 33 } else { length };
             let address = if is_ipv4 { Ipv4Addr::from_bits(bits as u32).into() } else { Ipv6Addr::from_bits(bits).into() };
             let prefix = AddressPrefix::around(address, length).expect("a length in range");

@@ -77,7 +77,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn fuzz_corpus_results_match_the_file_names() {
         assert!(replay("live_import", super::exercise_import) >= 7);
     }
 }

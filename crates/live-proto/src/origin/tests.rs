@@ -137,7 +137,7 @@ fn blocking(msn: u64, part: Option<u64>) -> DeliveryDirectives {
 }
 
 #[test]
-fn first_playlist_never_waits() {
+fn playlist_without_media_is_refused_at_once() {
     let mut bench = Bench::new(config(OWN));
     for directives in [DeliveryDirectives::default(), blocking(0, None)] {
         let id = bench.ask(Name::Playlist, directives);
@@ -149,7 +149,7 @@ fn first_playlist_never_waits() {
 }
 
 #[test]
-fn playlist_lists_parts_and_hints_at_the_next() {
+fn playlist_lists_parts_and_hints_the_next_part() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 86, FRAME);
     let playlist = bench.playlist();
@@ -172,7 +172,7 @@ fn playlist_lists_parts_and_hints_at_the_next() {
 }
 
 #[test]
-fn hint_at_a_segments_end_names_the_next() {
+fn hint_at_segment_end_names_next_segments_first_part() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 51, FRAME);
     let playlist = bench.playlist();
@@ -204,7 +204,7 @@ fn blocking_playlist_waits_for_its_part() {
 }
 
 #[test]
-fn part_behind_the_last_waits_for_the_next_segment() {
+fn part_past_a_segments_end_waits_for_next_segment() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 96, FRAME);
     let id = bench.ask(Name::Playlist, blocking(1, Some(10)));
@@ -238,7 +238,7 @@ fn requests_too_far_ahead_are_refused() {
 }
 
 #[test]
-fn blocked_request_is_refused_after_three_targets() {
+fn blocked_request_is_refused_after_three_target_durations() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 86, FRAME);
     let id = bench.ask(Name::Playlist, blocking(1, Some(7)));
@@ -373,7 +373,7 @@ fn restarted_source_continues_after_its_predecessor() {
 }
 
 #[test]
-fn two_sources_of_one_channel_number_alike() {
+fn sources_with_shared_timeline_produce_equal_segments() {
     let mut first = Bench::new(config(SHARED));
     first.feed(FRAMES, 0, 175, FRAME);
     let mut second = Bench::new(config(SHARED));
@@ -398,7 +398,7 @@ fn two_sources_of_one_channel_number_alike() {
 }
 
 #[test]
-fn delta_update_leaves_out_old_segments() {
+fn delta_update_skips_old_segments() {
     let mut settings = config(OWN);
     settings.cut.segment_target = Duration::from_ms(200);
     settings.cut.part_target = Duration::from_ms(200);
@@ -469,7 +469,7 @@ fn settings_out_of_range_are_refused() {
 
 /// The peak rate once included a segment of a fifth of the target as if it lasted the target.
 #[test]
-fn peak_rate_is_of_segments_near_the_target() {
+fn peak_rate_covers_segments_near_the_target_duration() {
     let mut rendition = Rendition::new(RenditionConfig::default()).expect("the settings are in range");
     let mut segment = |number: u64, ms: u64, bytes: usize| {
         let now = Instant::from_ns(number * 1_000_000_000);
@@ -489,7 +489,7 @@ fn peak_rate_is_of_segments_near_the_target() {
 }
 
 #[test]
-fn stream_that_ends_says_so() {
+fn ended_stream_ends_its_playlist() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 91, FRAME);
     let waiting = bench.ask(Name::Playlist, blocking(2, None));
@@ -537,7 +537,7 @@ fn still_megabyte() -> Vec<u8> {
 }
 
 #[test]
-fn refused_stream_leaves_nothing_for_the_next() {
+fn refused_stream_leaves_no_data_for_next_stream() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 60, FRAME);
     bench.packager.handle_body();
@@ -593,7 +593,7 @@ proptest! {
     }
 
     #[test]
-    fn names_read_back(segment: u64, part: u64) {
+    fn resource_names_survive_a_text_round_trip(segment: u64, part: u64) {
         for name in [Name::Playlist, Name::Init(segment), Name::Segment(segment), Name::Part(segment, part)] {
             prop_assert_eq!(Name::read(&name.to_string()), Some(name));
         }

@@ -40,7 +40,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn corpus_replays() {
+    fn fuzz_corpus_results_match_the_file_names() {
         assert!(replay("live_records", super::exercise_records) >= 10);
     }
 }

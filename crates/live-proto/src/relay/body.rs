@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn dropped_front_is_neither_held_nor_compared() {
+    fn dropped_bytes_are_neither_held_nor_compared() {
         let mut body = Body::default();
         for piece in [&b"abc"[..], b"def", b"gh"] {
             body.add(body.end(), Bytes::from_static(piece)).expect("no overlap");
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_in_any_pieces_give_the_object(
+        fn copies_in_chunks_of_any_size_yield_the_object(
             object in proptest::collection::vec(any::<u8>(), 0..60),
             cuts in proptest::collection::vec((any::<bool>(), 0usize..9), 0..60),
         ) {

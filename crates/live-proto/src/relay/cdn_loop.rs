@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_that_came_back_is_refused() {
+    fn looped_request_is_refused() {
         let first = forwarded([], "edge-1").expect("no relay passed");
         assert_eq!(first, "edge-1");
         let second = forwarded([&*first, "other; v=1"], "edge-2").expect("two relays passed");

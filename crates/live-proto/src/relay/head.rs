@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn freshness_is_max_age_less_age() {
+    fn freshness_is_max_age_minus_age() {
         let unmarked = Duration::from_secs(1);
         let fresh = |headers: &[(&str, &str)]| head(headers).freshness(unmarked).as_ps() / 1_000_000_000_000;
         assert_eq!(fresh(&[("Cache-Control", "public, max-age=60"), ("Age", "20")]), 40);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_to_the_object() {
+    fn ranges_are_clipped_to_the_object() {
         let bytes = |text, length| ByteRange::read(text).and_then(|range| range.within(length));
         assert_eq!(bytes("bytes=0-9", 100), Some((0, 10)));
         assert_eq!(bytes("bytes=90-200", 100), Some((90, 100)));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_other_bytes_disagree() {
+    fn heads_of_different_bytes_disagree() {
         let a = head(&[("etag", "\"1\""), ("content-length", "5")]);
         assert!(a.agrees_with(&head(&[("content-length", "5")])));
         assert!(a.agrees_with(&head(&[("etag", "W/\"2\""), ("content-length", "5")])));
@@ -281,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_read_without_panic(name in "[a-zA-Z-]{0,20}", value in any::<String>()) {
+        fn random_headers_cause_no_panic(name in "[a-zA-Z-]{0,20}", value in any::<String>()) {
             for name in [&*name, "cache-control", "age", "content-range", "content-length"] {
                 head(&[(name, &value)]);
             }

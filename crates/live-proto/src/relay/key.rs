@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_delivery_directives_tell_objects_apart() {
+    fn keys_include_delivery_directives_and_kept_queries() {
         assert_eq!(key("/a.m3u8?token=x&_HLS_part=2&_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=2"));
         assert_ne!(key("/a.m3u8?_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=0"));
         assert_ne!(key("/a.m3u8"), key("/a.m3u8?_HLS_skip=YES"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_and_kind_come_from_the_path() {
+    fn path_without_query_determines_folder_and_kind() {
         assert_eq!(key("/ch/1/live.m3u8?_HLS_msn=3").folder(), "/ch/1/");
         assert!(key("/ch/live.m3u8").is_playlist());
         assert!(!key("/ch.m3u8/part.mp4").is_playlist());
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn written_key_reads_back(target in "/[a-z/]{0,9}(\\?([a-z]=[0-9]|_HLS_msn=[0-9]{1,3}|&|_HLS_skip=YES){0,5})?") {
+        fn key_survives_a_text_round_trip(target in "/[a-z/]{0,9}(\\?([a-z]=[0-9]|_HLS_msn=[0-9]{1,3}|&|_HLS_skip=YES){0,5})?") {
             for rule in [QueryRule::Remove, QueryRule::Keep] {
                 if let Ok(key) = Key::read(&target, rule) {
                     prop_assert_eq!(Key::read(&key.to_string(), rule), Ok(key));
@@ -177,7 +177,7 @@ mod tests {
         }
 
         #[test]
-        fn any_target_is_read_without_panic(target in any::<String>()) {
+        fn random_targets_cause_no_panic(target in any::<String>()) {
             let _ = Key::read(&target, QueryRule::Keep);
         }
     }

@@ -319,7 +319,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn each_object_is_asked_of_parents_once(
+    fn each_object_is_requested_upstream_once(
         lengths in proptest::collection::vec(0usize..2_000, 1..4),
         announces in any::<bool>(),
         steps in proptest::collection::vec(calm(), 0..120),
@@ -397,7 +397,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_fetched_or_held_without_viewers(
+    fn objects_without_viewers_are_neither_fetched_nor_held(
         lengths in proptest::collection::vec(0usize..2_000, 1..4),
         steps in proptest::collection::vec(stormy(), 0..120),
     ) {
@@ -456,7 +456,7 @@ proptest! {
 }
 
 #[test]
-fn late_viewer_gets_what_is_there_then_the_rest() {
+fn late_viewer_reads_held_bytes_then_new_bytes() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     world.send(world.leg(0), 0);
@@ -481,7 +481,7 @@ fn broken_leg_resumes_at_another_parent_by_range() {
 }
 
 #[test]
-fn answer_breaks_off_if_parents_differ() {
+fn answer_breaks_off_if_parents_send_different_content() {
     for etag in ["\"0\"", "\"other\""] {
         let mut world = World::new(RelayConfig::default(), &[1_000]);
         world.announces = false;
@@ -509,7 +509,7 @@ fn answer_breaks_off_if_parents_differ() {
 }
 
 #[test]
-fn silent_leg_is_doubled_and_its_parent_suspected() {
+fn silence_starts_a_second_leg_and_suspects_the_parent() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     world.advance(Duration::from_ms(599));
@@ -525,7 +525,7 @@ fn silent_leg_is_doubled_and_its_parent_suspected() {
 }
 
 #[test]
-fn request_that_waits_for_a_parent_ends_no_other() {
+fn silent_leg_continues_while_second_leg_awaits_a_parent() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     (world.hops, world.waits_for_hops) = (1, true);
     world.join(0);
@@ -554,7 +554,7 @@ fn legs_at_a_failed_parent_move_at_once() {
 }
 
 #[test]
-fn usual_waits_of_a_stream_set_its_silence() {
+fn observed_waits_of_a_stream_set_its_silence_timeout() {
     let mut world = World::new(RelayConfig::default(), &[100, 100]);
     world.join(0);
     world.advance(Duration::from_ms(20));
@@ -567,7 +567,7 @@ fn usual_waits_of_a_stream_set_its_silence() {
 }
 
 #[test]
-fn fetch_without_viewers_ends_after_a_grace() {
+fn fetch_without_viewers_ends_after_the_linger_time() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     world.leave(0);
@@ -582,7 +582,7 @@ fn fetch_without_viewers_ends_after_a_grace() {
 }
 
 #[test]
-fn failure_is_answered_to_all_and_soon_forgotten() {
+fn cached_failure_answers_all_viewers_until_it_expires() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.hops = 2;
     world.join(0);
@@ -606,7 +606,7 @@ fn failure_is_answered_to_all_and_soon_forgotten() {
 }
 
 #[test]
-fn cache_control_decides_who_shares_an_answer() {
+fn cache_control_decides_which_viewers_share_an_answer() {
     // For each rule: whether a viewer shares the answer during the transfer, and a second after it.
     for (rule, in_the_middle, later) in [
         ("max-age=2", true, true),
@@ -666,7 +666,7 @@ fn least_recently_used_object_is_dropped() {
 }
 
 #[test]
-fn long_object_waits_for_its_fastest_viewer() {
+fn long_object_is_fetched_at_its_fastest_viewers_pace() {
     let config = RelayConfig {
         object_bytes_max: ByteCount::new(1_000),
         memory_max: ByteCount::new(2_000),
@@ -718,7 +718,7 @@ fn range_past_the_window_is_delivered() {
 }
 
 #[test]
-fn ranges_share_one_request() {
+fn ranges_of_an_object_share_one_upstream_request() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     let part = world.join_range(0, ByteRange::read("bytes=0-99"));
@@ -730,7 +730,7 @@ fn ranges_share_one_request() {
 }
 
 #[test]
-fn range_of_another_validator_is_passed_over() {
+fn range_with_another_validator_is_ignored() {
     for (etag, length) in [("\"0\"", 100), ("\"1\"", 1_000), ("W/\"0\"", 1_000)] {
         let mut world = World::new(RelayConfig::default(), &[1_000]);
         let range = ByteRange::read("bytes=0-99");

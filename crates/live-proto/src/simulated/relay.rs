@@ -133,7 +133,7 @@ mod tests {
     const OBJECT: Object = Object { channel: ChannelId(0), bitrate: BitRate::mbps(1) };
 
     #[test]
-    fn requests_of_a_lost_parent_are_made_again() {
+    fn fetches_from_a_lost_parent_are_repeated() {
         let (old, new) = (NodeId(1), NodeId(2));
         let mut parts = NodeParts::default();
         parts.add_route(OBJECT, old);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn window_forgets_old_parts() {
+    fn node_drops_parts_older_than_the_window() {
         let mut parts = NodeParts::default();
         for number in 0..20 {
             parts.note_bytes((OBJECT, number), 100, 5);

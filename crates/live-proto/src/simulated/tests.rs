@@ -109,7 +109,7 @@ fn viewers_watch_without_a_stall() {
 }
 
 #[test]
-fn each_node_asks_for_a_part_once() {
+fn each_node_requests_a_part_once() {
     let more = &run("viewers = 100", 0).workloads[0].more;
     assert_eq!(more["watching"], 100.0, "{more:?}");
     // In 30 s each channel has 150 parts, fetched by at most two reflectors and three edges.
@@ -118,7 +118,7 @@ fn each_node_asks_for_a_part_once() {
 }
 
 #[test]
-fn dead_reflector_costs_no_stall() {
+fn failed_reflector_causes_no_stall() {
     let faults = r#"faults = [{ what = "node-dies", node = "reflector-0", at = "20 s" }]"#;
     for trial in 0..3 {
         let more = &run(faults, trial).workloads[0].more;
@@ -127,7 +127,7 @@ fn dead_reflector_costs_no_stall() {
 }
 
 #[test]
-fn dead_source_without_another_ends_video() {
+fn failure_of_only_source_stalls_all_viewers() {
     let faults = r#"faults = [{ what = "node-dies", node = "source-0", at = "20 s" }]"#;
     let more = &run(faults, 0).workloads[0].more;
     assert!(more["stalls"] >= 12.0, "{more:?}");
@@ -136,7 +136,7 @@ fn dead_source_without_another_ends_video() {
 }
 
 #[test]
-fn viewers_of_a_dead_edge_move() {
+fn viewers_of_a_failed_edge_move_to_another_edge() {
     let faults = r#"faults = [{ what = "node-dies", node = "edge-0", at = "20 s", until = "30 s" }]"#;
     let more = &run(faults, 0).workloads[0].more;
     assert_eq!(more["watching"], 12.0, "{more:?}");
@@ -144,7 +144,7 @@ fn viewers_of_a_dead_edge_move() {
 }
 
 #[test]
-fn dead_controller_and_drain_cost_no_stall() {
+fn failed_controller_and_drained_reflector_cause_no_stall() {
     let faults = r#"faults = [
         { what = "controller-dies", at = "12 s", until = "25 s" },
         { what = "drain", node = "reflector-1", at = "30 s" },
@@ -154,7 +154,7 @@ fn dead_controller_and_drain_cost_no_stall() {
 }
 
 #[test]
-fn drained_reflector_of_the_testbed_costs_no_stall() {
+fn drained_testbed_reflector_causes_no_stall() {
     let faults = r#"faults = [{ what = "drain", node = "reflector-0", at = "12 s" }]"#;
     for trial in 0..5 {
         let more = &testbed_run(faults, trial).workloads[0].more;
@@ -172,7 +172,7 @@ fn narrow_links_refuse_viewers_or_lower_their_bitrate() {
 
 /// One node has two faults of one kind with time between them, and two of different kinds at once.
 #[test]
-fn separate_faults_of_one_node_are_taken() {
+fn separate_faults_of_one_node_are_accepted() {
     let faults = "faults = [{ what = \"node-dies\", node = \"edge-0\", at = \"9 s\", until = \"12 s\" }, \
                   { what = \"node-dies\", node = \"edge-0\", at = \"3 s\", until = \"8 s\" }, \
                   { what = \"drain\", node = \"edge-0\", at = \"4 s\" }]";

@@ -295,7 +295,7 @@ impl World {
 }
 
 #[test]
-fn measured_capacity_spares_viewers_of_a_degraded_link() {
+fn measured_capacity_shortens_stalls_on_a_degraded_link() {
     for buffer in [Duration::from_ms(600), Duration::from_secs(6)] {
         let sum = |told: ReportScope| {
             let cells = (0..20).flat_map(|seed| [5, 10, 15, 20, 25].map(|percent| (seed, percent)));
@@ -317,7 +317,7 @@ fn measured_capacity_spares_viewers_of_a_degraded_link() {
 /// #50: an object that was complete at the source also counted as complete at a reflector. The edge
 /// then blamed its link from the reflector for the reflector's own narrow link.
 #[test]
-fn only_the_narrow_link_is_blamed() {
+fn only_the_degraded_link_counts_as_narrow() {
     // Counts, for a degraded link, the runs that find it, and other links that count as narrow.
     let sums = |told: ReportScope, degraded: LinkEnds| {
         let runs = (0..10).flat_map(|seed| [5, 10, 15, 20].map(|percent| (seed, percent)));

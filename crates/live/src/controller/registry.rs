@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn state_of_earlier_programs_is_read() {
+    fn state_of_earlier_versions_is_read() {
         let text = r#"{"round": 3, "lead": 2, "draining": ["r"]}"#;
         let kept: ControllerState = serde_json::from_str(text).expect("an earlier form");
         let next = Registry::begin(Instant::ZERO, &Arc::default(), 0, Some(&kept));

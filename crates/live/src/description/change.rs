@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changed_layouts_extend_each_other(
+        fn changed_layout_extends_the_earlier_layout(
             requests in prop::collection::vec(prop::collection::vec(changes(), 0..4), 0..12),
         ) {
             let mut now = layout();

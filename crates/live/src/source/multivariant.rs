@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pathway_has_the_same_renditions() {
+    fn each_pathway_lists_the_same_renditions() {
         let read = |renditions, edges| {
             let playlist = playlist("news", listed(renditions), Some(&steering(edges)));
             assert_eq!(MultivariantPlaylist::read(playlist.write().as_bytes()).as_ref(), Ok(&playlist));

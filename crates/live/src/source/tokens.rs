@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn token_opens_its_channel_only() {
+    fn token_is_valid_for_its_channel_only() {
         let basic = |text: &str| format!("Basic {}", BASE64.encode(text));
         assert!(allows("news", &format!("Bearer {TOKEN}")));
         assert!(allows("news", &basic(&format!("live:{TOKEN}"))));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn token_files_are_refused_by_line() {
+    fn invalid_token_files_are_refused_by_line() {
         let refused = |text: &str| PublishTokens::read(text).err().map(|error| error.to_string());
         assert_eq!(refused(""), Some("no token: write a line `CHANNEL TOKEN`".into()));
         for text in ["news", "a/b 0123456789abcdef", "news short", "news 0123456789abcdef more"] {

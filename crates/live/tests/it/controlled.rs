@@ -297,7 +297,7 @@ async fn wait_for(url: &str, path: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_follow_the_plan_and_survive_a_reflector() {
+async fn streams_follow_plans_and_survive_a_failed_reflector() {
     let mut network = TestNetwork::start("plan").await;
     let source = network.url("s").to_owned();
     let edge = network.url("e1").to_owned();
@@ -371,7 +371,7 @@ fn additions() -> Vec<Change> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn network_changes_while_viewers_read() {
+async fn network_changes_interrupt_no_viewer() {
     let mut network = TestNetwork::start("changes").await;
     let publishers = ["/news/main", "/sport/main"].map(|path| {
         let source = network.url("s").to_owned();
@@ -438,7 +438,7 @@ async fn network_changes_while_viewers_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_streams_and_strangers_are_refused_in_one_line() {
+async fn missing_streams_and_unknown_nodes_get_one_line_errors() {
     let network = TestNetwork::start("refusals").await;
     let edge = network.url("e1");
     let (status, line) = get(edge, "/news/main/index.m3u8").await;
@@ -481,7 +481,7 @@ async fn missing_streams_and_strangers_are_refused_in_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_neither_drains_nor_changes_the_network() {
+async fn node_may_neither_drain_nor_change_the_network() {
     let network = TestNetwork::start("rights").await;
     let address = network.controller_addresses[0].to_string();
     let node = identity(&network.folder, Role::Site, "e1");

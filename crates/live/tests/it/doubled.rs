@@ -56,7 +56,7 @@ async fn follow(url: &str, so_far: impl Fn(usize)) -> BTreeMap<String, (Instant,
 
 /// Compares a viewer behind the doubled edge with a viewer directly at the surviving source.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_source_of_a_doubled_leg_delays_no_part() {
+async fn killed_source_delays_no_part_of_doubled_legs() {
     let (first, second) = (TestSource::start_as(PART, true), TestSource::start_as(PART, true));
     let left = TestNode::start("left", &[&first.url]);
     let right = TestNode::start("right", &[&second.url]);

@@ -47,7 +47,7 @@ fn players(players: Vec<PlayerSpec>) -> Players {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn low_latency_players_outlive_another_edge() {
+async fn killed_edge_stalls_no_player_of_another_edge() {
     let (source, publish) = on_air().await;
     let (first, second) =
         (TestNode::start("first", &[&source.url]), TestNode::start("second", &[&source.url]));
@@ -140,7 +140,7 @@ async fn players_of_both_kinds_receive_the_stream_by_dns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_url_is_one_line() {
+async fn wrong_url_is_explained_in_one_line() {
     let source = TestSource::start_with(PART);
     let reports = played(vec![spec(PlayerKind::Buffering, &[&source.url])], None).await;
     let line = failure(&reports).expect("no video");

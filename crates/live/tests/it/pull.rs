@@ -213,7 +213,7 @@ const LATER_SESSION: &str = "session=77777777-5b1d-4b6e-9d53-0f6a4b7c8d9e";
 
 /// MediaMTX redirects the first request to itself, opens a session, and adds its number to URIs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mediamtx_is_pulled_through_its_session() {
+async fn mediamtx_stream_survives_an_expired_session() {
     let origin = ScriptedOrigin::start();
     origin.say("/cam/index.m3u8", OriginAnswer::Playlist(VARIANTS.to_owned()));
     origin.say("/cam/video1_stream.m3u8", OriginAnswer::Session(SESSION, MEDIA.to_owned()));
@@ -254,7 +254,7 @@ async fn mediamtx_is_pulled_through_its_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_publishes_a_pulled_channel() {
+async fn publisher_of_a_pulled_channel_is_refused() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 0, 3));
     let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
@@ -266,7 +266,7 @@ async fn nobody_publishes_a_pulled_channel() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_upstream_traffic_without_viewers() {
+async fn pull_without_viewers_sends_no_upstream_requests() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 0, 3));
     let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), Some(Duration::from_ms(600)));
@@ -289,7 +289,7 @@ async fn no_upstream_traffic_without_viewers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn origin_that_returns_is_continued_discontinuously() {
+async fn restarted_origin_continues_with_a_discontinuity() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 10, 3));
     let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
@@ -312,7 +312,7 @@ async fn origin_that_returns_is_continued_discontinuously() {
 /// If a playlist or redirect could lead the source to a server in its internal network, the source
 /// would publish that server's answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn private_servers_are_not_asked_for_an_origin() {
+async fn redirects_and_playlists_never_lead_to_private_servers() {
     let (origin, inner) = (ScriptedOrigin::start(), ScriptedOrigin::start());
     inner.say("/secret.m3u8", plain("a", 0, 3));
     let OriginAnswer::Playlist(text) = plain("a", 0, 3) else { unreachable!("it is one") };
@@ -354,7 +354,7 @@ async fn endless_playlist_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_are_no_media() {
+async fn web_pages_are_refused_as_media() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", OriginAnswer::Page);
     origin.say("/a_seg1.mp4", OriginAnswer::Page);
@@ -370,7 +370,7 @@ async fn pages_are_no_media() {
 
 /// A source that pulls from another source yields the same numbers and bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn source_that_pulls_from_a_source_has_equal_pieces() {
+async fn source_pulled_from_a_source_has_equal_parts() {
     let first = crate::source::TestSource::start_with(Duration::from_ms(200));
     let second = PullingSource::start(&format!("{}/news/index.m3u8", first.url), None);
     let pieces = crate::source::fragments();

@@ -112,7 +112,7 @@ async fn players_over_tls_play_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_of_http2_plays_parts() {
+async fn http2_client_receives_playlists_and_parts() {
     let (source, _publish) = on_air().await;
     let edge = SecureNode::start(&source.url);
     get_once_there(&source.url, "/news/main/index.m3u8").await;
@@ -146,7 +146,7 @@ async fn client_of_http2_plays_parts() {
 
 /// The origin sends its last part only after the viewer has received the five parts before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_stream_and_outlive_a_changed_certificate() {
+async fn body_streams_while_the_certificate_is_replaced() {
     let origin = TestOrigin::start("max-age=60");
     let edge = SecureNode::start(&origin.url);
     let client = edge.client().await;
@@ -173,7 +173,7 @@ async fn bodies_stream_and_outlive_a_changed_certificate() {
 /// A client once requested thousands of objects on one connection and read none. The relay kept a
 /// viewer for each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_that_cancels_without_end_leaves_no_viewers() {
+async fn client_that_cancels_repeatedly_is_disconnected() {
     let origin = TestOrigin::start("max-age=60");
     let edge = SecureNode::start(&origin.url);
     let rude = edge.client().await;
@@ -199,7 +199,7 @@ async fn client_that_cancels_without_end_leaves_no_viewers() {
 
 /// A player needs only a signed URL, as playlists lead to further signed URLs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn players_with_a_signed_url_play_to_the_end() {
+async fn edge_with_secrets_serves_signed_urls_only() {
     let (source, _publish) = on_air().await;
     get_once_there(&source.url, "/news/index.m3u8").await;
     let secrets = SigningSecrets::read("0123456789abcdef0123456789abcdef").expect("a secret");

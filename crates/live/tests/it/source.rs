@@ -158,7 +158,7 @@ fn parts(playlist: &MediaPlaylist) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_reaches_the_player_though_a_reflector_dies() {
+async fn stream_reaches_the_player_despite_a_killed_reflector() {
     let source = TestSource::start();
     let (first, second) =
         (TestNode::start("first", &[&source.url]), TestNode::start("second", &[&source.url]));

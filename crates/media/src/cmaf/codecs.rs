@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_codec_leaves_out_the_list() {
+    fn unknown_codec_omits_the_codec_list() {
         let known = picture(b"avc1", (640, 360), boxed(b"avcC", &[&[1, 0x42, 0xc0, 0x1e]]));
         let small = picture(b"avc1", (64, 36), boxed(b"avcC", &[&[1, 0x42, 0xc0, 0x1e]]));
         let voice = sound(b"mp4a", &aac(0x40, &[0x12, 0x10]));

@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pattern_is_read_and_has_its_bitrate(kbps in 50..20_000_u64, frames in 1..10_u64) {
+        fn test_pattern_is_valid_and_has_its_bitrate(kbps in 50..20_000_u64, frames in 1..10_u64) {
             let (fragment, key) = (Duration::from_ms(40 * frames), Duration::from_secs(2));
             let mut pattern = TestPattern::new(BitRate::bps(kbps * 1_000), fragment, key);
             let mut reader = StreamReader::default();

@@ -85,7 +85,7 @@ fn ffmpeg_stream_is_read() {
 }
 
 #[test]
-fn pieces_of_any_size_give_the_same_items() {
+fn chunks_of_any_size_yield_the_same_items() {
     let whole = items(FRAGMENTS_120MS, usize::MAX);
     for piece in [1, 7, 1_500] {
         assert!(items(FRAGMENTS_120MS, piece) == whole, "pieces of {piece} bytes");
@@ -106,7 +106,7 @@ fn cut_stream_keeps_all_samples() {
 }
 
 #[test]
-fn segments_begin_with_key_frames_parts_meet_the_target() {
+fn segments_begin_with_key_frames_and_parts_meet_targets() {
     let cuts = cut(items(FRAMES, usize::MAX), config(OWN));
     let segments: Vec<_> = cuts
         .iter()
@@ -158,7 +158,7 @@ fn copy_joined_late_is_cut_alike() {
 }
 
 #[test]
-fn shared_numbers_follow_the_epoch() {
+fn shared_timeline_numbers_segments_from_the_epoch() {
     let epoch = MediaTime::from_ns(1_000_000_000);
     let cuts = cut(items(FRAMES, usize::MAX), config(Timeline::Shared { epoch }));
     let begins: Vec<_> = cuts
@@ -216,7 +216,7 @@ fn cell_without_key_frame_keeps_its_number() {
 }
 
 #[test]
-fn part_of_24_frames_a_second_is_five_frames() {
+fn part_at_24_frames_per_second_has_five_frames() {
     let mut stream = items(VIDEO_GOP, usize::MAX);
     for item in &mut stream {
         match item {
@@ -233,7 +233,7 @@ fn part_of_24_frames_a_second_is_five_frames() {
 }
 
 #[test]
-fn settings_are_refused_out_of_range() {
+fn settings_out_of_range_are_refused() {
     let with = |change: &dyn Fn(&mut CutConfig)| {
         let mut config = config(OWN);
         change(&mut config);
@@ -297,7 +297,7 @@ fn limits_of_fragments_hold_on_both_sides() {
 }
 
 #[test]
-fn error_stays_until_a_restart() {
+fn reader_repeats_its_error_until_a_restart() {
     let mut reader = StreamReader::default();
     let error = reader
         .handle_bytes(&[0, 0, 0, 1])
@@ -339,7 +339,7 @@ fn cutter_and_sample() -> (Cutter, Sample) {
 }
 
 #[test]
-fn sample_is_at_most_a_minute_long() {
+fn sample_longer_than_a_minute_is_refused() {
     let (mut cutter, sample) = cutter_and_sample();
     let minute = Sample { duration_ticks: 60 * 12_800, ..sample.clone() };
     assert_eq!(cutter.handle_sample(minute.clone()), Ok(()));
@@ -352,7 +352,7 @@ fn sample_is_at_most_a_minute_long() {
 
 proptest! {
     #[test]
-    fn damaged_streams_never_panic(
+    fn damaged_streams_cause_no_panic(
         changes in proptest::collection::vec((0..12_000_usize, any::<u8>()), 1..20),
         length in 0..12_000_usize,
         piece in 1..3_000_usize,
@@ -380,7 +380,7 @@ proptest! {
     }
 
     #[test]
-    fn written_fragments_read_back(
+    fn fragments_survive_a_round_trip(
         values in proptest::collection::vec((any::<u32>(), any::<i32>(), any::<u32>(), 0..50_usize), 1..30),
         decode_ticks in 0..u64::MAX / 2,
     ) {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn late_media_is_one_stall() {
+    fn late_media_cause_one_stall() {
         let at = |ms| Instant::ZERO + Duration::from_ms(ms);
         let second = Duration::from_secs(1);
         let mut playout = Playout::new(at(0));
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(playout.began_after(), Some(Duration::from_ms(100)));
     }
     #[test]
-    fn end_of_the_media_is_no_stall() {
+    fn end_of_media_causes_no_stall() {
         let at = |ms| Instant::ZERO + Duration::from_ms(ms);
         let second = Duration::from_secs(1);
         let mut playout = Playout::new(at(0));

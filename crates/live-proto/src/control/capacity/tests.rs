@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn estimate_is_never_above_the_declared(
+    fn estimate_never_exceeds_the_declared_capacity(
         declared in prop_oneof![Just(0u64), 1..10_000_000u64, Just(u64::MAX)],
         steps in prop::collection::vec((0..5u8, 0..6u64, any::<u64>()), 0..200),
     ) {
@@ -164,7 +164,7 @@ fn healed_link_regains_its_declared_capacity() {
 }
 
 #[test]
-fn windows_of_a_limited_parent_do_not_count() {
+fn windows_of_a_limited_parent_are_discarded() {
     let declared = BitRate::mbps(10);
     let mut link = Link::new(declared, &[BitRate::mbps(1); 8]);
     link.rate = BitRate::mbps(3);
@@ -182,7 +182,7 @@ fn windows_of_a_limited_parent_do_not_count() {
 }
 
 #[test]
-fn failed_trials_become_rare() {
+fn failed_trials_back_off() {
     let streams = [BitRate::mbps(1); 8];
     let mut link = Link::new(BitRate::mbps(10), &streams);
     link.rate = BitRate::mbps(4);

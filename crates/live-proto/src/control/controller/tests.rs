@@ -203,7 +203,7 @@ proptest! {
 }
 
 #[test]
-fn full_links_swap_nothing() {
+fn streams_on_full_links_are_not_swapped() {
     // Each link has room for one object, so a swap of two objects has no first step.
     let mut net = Net::new(3, settings());
     net.plan(&[R1, R2]).expect("one object on each way");
@@ -216,7 +216,7 @@ fn full_links_swap_nothing() {
 }
 
 #[test]
-fn streams_on_full_links_are_planned_where_they_run() {
+fn full_links_keep_streams_that_local_decisions_placed() {
     // Each link has room for one object. Local decisions have swapped the two planned objects.
     let mut net = Net::new(3, settings());
     net.plan(&[R1, R2]).expect("one object on each way");
@@ -246,7 +246,7 @@ fn streams_on_full_links_are_planned_where_they_run() {
 }
 
 #[test]
-fn link_that_a_local_stream_fills_gets_no_route() {
+fn link_full_of_local_streams_gets_no_route() {
     let mut net = Net::new(3, settings());
     net.local = [(E1, [(object(1), R1)].into()), (R1, [(object(1), S)].into())].into();
     net.run(SECOND);
@@ -274,7 +274,7 @@ fn round_moves_no_more_streams_than_its_limit() {
 }
 
 #[test]
-fn plan_above_a_capacity_changes_nothing() {
+fn plan_above_a_link_capacity_is_refused() {
     let mut net = Net::new(3, settings());
     let error = net.plan(&[R1, R1]).expect_err("two objects on one way");
     assert!(matches!(error, PlanError::OverCapacity { .. }), "{error}");
@@ -294,14 +294,14 @@ fn report_above_the_declared_capacity_counts_as_declared() {
 }
 
 #[test]
-fn slack_stays_unplanned() {
+fn plan_that_uses_the_slack_is_refused() {
     let mut net = Net::new(10, ControllerSettings { slack_ppm: 200_000, ..settings() });
     assert!(net.plan(&[R1; 5]).is_err(), "10 of 10 Mbit/s");
     net.plan(&[R1; 4]).expect("8 of 10 Mbit/s");
 }
 
 #[test]
-fn slack_of_a_whole_link_is_refused() {
+fn slack_of_100_percent_is_refused() {
     let net = Net::new(10, ControllerSettings { slack_ppm: 999_999, ..settings() });
     let whole = ControllerSettings { slack_ppm: 1_000_000, ..settings() };
     let refused = Controller::new(Instant::ZERO, net.controller.network.clone(), vec![], 1, whole);
@@ -310,7 +310,7 @@ fn slack_of_a_whole_link_is_refused() {
 }
 
 #[test]
-fn demand_is_what_an_optimiser_takes() {
+fn reported_demand_is_capped_at_the_optimisers_limit() {
     let mut net = Net::new(10, settings());
     net.watching = u64::MAX;
     net.run(SECOND);
@@ -348,7 +348,7 @@ fn changed_network_is_planned_at_once() {
 }
 
 #[test]
-fn network_with_fewer_links_changes_nothing() {
+fn network_with_fewer_links_is_refused() {
     let mut net = Net::new(10, settings());
     let before = net.controller.network.clone();
     let fewer = Network::new(before.nodes().to_vec(), before.links()[1..].to_vec()).expect("good links");
@@ -360,7 +360,7 @@ fn network_with_fewer_links_changes_nothing() {
 }
 
 #[test]
-fn dns_follows_the_tables() {
+fn dns_assignments_follow_installed_tables() {
     let mut net = Net::new(100, settings());
     net.silent.insert(E1);
     net.plan(&[R1]).expect("a wide link");
@@ -389,7 +389,7 @@ fn unmapped_group_gets_an_edge_that_has_the_object() {
 }
 
 #[test]
-fn controller_that_hears_no_majority_keeps_its_tables() {
+fn controller_without_reports_of_a_majority_creates_no_job() {
     let mut net = Net::new(100, settings());
     net.silent.extend([S, R1, R2]);
     net.run(SECOND * 7);
@@ -403,7 +403,7 @@ fn controller_that_hears_no_majority_keeps_its_tables() {
 }
 
 #[test]
-fn ended_drained_nodes_do_not_stop_plans() {
+fn stopped_drained_nodes_do_not_count_against_majority() {
     let mut net = Net::new(100, ControllerSettings::default());
     for node in [R1, E2] {
         net.controller.handle_drain(net.now, node);
@@ -423,7 +423,7 @@ fn ended_drained_nodes_do_not_stop_plans() {
 }
 
 #[test]
-fn controller_that_was_frozen_counts_no_node_as_silent() {
+fn resumed_controller_counts_no_node_as_silent() {
     let mut net = Net::new(100, settings());
     net.plan(&[R1]).expect("a wide link");
     net.run(SECOND * 8);

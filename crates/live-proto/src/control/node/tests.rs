@@ -176,7 +176,7 @@ fn stream_ends_when_its_last_viewer_leaves() {
 }
 
 #[test]
-fn full_way_is_refused_and_another_is_asked() {
+fn stream_is_refused_when_all_parent_links_are_full() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     assert_eq!(net.view(E1, V1), Some(true));
@@ -189,7 +189,7 @@ fn full_way_is_refused_and_another_is_asked() {
 }
 
 #[test]
-fn silent_parent_is_left_within_a_second() {
+fn stream_leaves_a_silent_parent_within_a_second() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -201,7 +201,7 @@ fn silent_parent_is_left_within_a_second() {
 }
 
 #[test]
-fn restarted_parent_is_left_at_its_first_message() {
+fn stream_leaves_a_restarted_parent_at_its_first_message() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("admitted");
@@ -230,7 +230,7 @@ fn offer_above_the_declared_capacity_counts_as_declared() {
 }
 
 #[test]
-fn plan_is_followed_by_make_before_break() {
+fn stream_moves_to_planned_parent_by_make_before_break() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -247,7 +247,7 @@ fn plan_is_followed_by_make_before_break() {
 }
 
 #[test]
-fn stale_evidence_overrides_the_plan_until_it_agrees() {
+fn plan_with_stale_evidence_is_ignored_until_evidence_holds() {
     let mut net = Net::new();
     for (reflector, decision) in [(R1, 1), (R2, 1)] {
         net.install(reflector, decision, &[(V0, S1)]);
@@ -268,7 +268,7 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
 }
 
 #[test]
-fn distributed_node_ignores_the_tables() {
+fn distributed_node_ignores_controller_tables() {
     let mut net = Net::with_mode(ControlMode::Distributed);
     for (decision, parent) in [(1, R1), (2, R2), (3, R1)] {
         net.install(E1, decision, &[(V0, parent)]);
@@ -278,7 +278,7 @@ fn distributed_node_ignores_the_tables() {
 }
 
 #[test]
-fn centralized_request_waits_for_its_tables() {
+fn centralized_request_waits_for_controller_tables() {
     let mut net = Net::with_mode(ControlMode::Centralized);
     assert_eq!(net.view(E1, V0), None, "no route, no answer");
     net.run(SECOND * 60);
@@ -300,7 +300,7 @@ fn centralized_request_waits_for_its_tables() {
 }
 
 #[test]
-fn centralized_stream_of_a_dead_parent_waits() {
+fn centralized_stream_of_dead_parent_waits_for_tables() {
     let mut net = Net::with_mode(ControlMode::Centralized);
     net.install(R1, 1, &[(V0, S1)]);
     net.install(E1, 1, &[(V0, R1)]);
@@ -315,7 +315,7 @@ fn centralized_stream_of_a_dead_parent_waits() {
 }
 
 #[test]
-fn silent_controller_leaves_local_decisions_alone() {
+fn silent_controller_leaves_decisions_to_the_node() {
     let mut net = Net::new();
     net.install(E1, 1, &[(V0, R1)]);
     assert!(net.nodes[E1.index()].fib(net.now).lookup(V0).is_some());
@@ -377,7 +377,7 @@ fn repeated_update_is_reported_and_not_refused() {
 }
 
 #[test]
-fn drained_node_takes_no_new_stream_and_keeps_old() {
+fn drained_edge_keeps_streams_and_refuses_new_viewers() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -393,7 +393,7 @@ fn drained_node_takes_no_new_stream_and_keeps_old() {
 }
 
 #[test]
-fn lost_unsubscription_is_found_by_the_digests() {
+fn digests_reveal_a_lost_unsubscription() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("served");
@@ -421,7 +421,7 @@ fn late_repeated_request_ends_no_stream() {
 }
 
 #[test]
-fn refusal_before_a_late_grant_ends_no_stream() {
+fn refusal_overtaken_by_a_grant_ends_no_stream() {
     let mut net = Net::new();
     let node = &mut net.nodes[E1.index()];
     node.handle_viewer(net.now, RequestId(1), GROUP, V0);
@@ -487,7 +487,7 @@ fn lower_declared_capacity_evicts_streams_that_do_not_fit() {
 }
 
 #[test]
-fn measured_link_is_left_and_taken_again() {
+fn stream_leaves_a_link_with_low_measured_capacity() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("served");
@@ -529,7 +529,7 @@ fn new_reflector_carries_streams() {
 }
 
 #[test]
-fn network_with_other_ends_changes_nothing() {
+fn network_with_changed_link_ends_is_refused() {
     let mut net = Net::new();
     let swapped = changed(&net, |links| links.swap(0, 7));
     let node = &mut net.nodes[S1.index()];
@@ -541,7 +541,7 @@ fn network_with_other_ends_changes_nothing() {
 }
 
 #[test]
-fn report_has_streams_viewers_and_links() {
+fn report_lists_streams_viewers_and_links() {
     let mut net = Net::new();
     net.nodes[E1.index()]
         .handle_controller(net.now, ToNode { lead: 1, is_draining: false, resend: false, update: None });
@@ -592,7 +592,7 @@ fn node_accepts_groups_of_streams_up_to_its_limit() {
 }
 
 #[test]
-fn viewers_of_all_streams_wait_up_to_the_limit() {
+fn waiting_viewers_of_all_streams_share_one_limit() {
     let mut net = Net::new();
     for number in 0..WAITING_MAX {
         assert_eq!(ask(&mut net, number, if number % 2 == 0 { V0 } else { V1 }), None);
@@ -645,7 +645,7 @@ fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId
 }
 
 #[test]
-fn parent_that_holds_nothing_is_asked_again_rarely() {
+fn requests_to_a_parent_without_records_are_rate_limited() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let says = |node: &Node, parent: NodeId| {
@@ -657,7 +657,7 @@ fn parent_that_holds_nothing_is_asked_again_rarely() {
 }
 
 #[test]
-fn whole_tables_are_asked_for_and_sent_rarely() {
+fn whole_table_requests_and_replies_are_rate_limited() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("served");

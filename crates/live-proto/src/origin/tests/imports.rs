@@ -100,7 +100,7 @@ fn plain(first: u64, count: u64) -> String {
 }
 
 #[test]
-fn mediamtx_parts_are_passed_on() {
+fn mediamtx_parts_are_forwarded() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(MEDIAMTX);
     assert_eq!(bench.fetched[..3], ["8bdf_init.mp4", "8bdf_seg8.mp4", "8bdf_part30.mp4"]);
@@ -121,7 +121,7 @@ fn mediamtx_parts_are_passed_on() {
 }
 
 #[test]
-fn part_comes_to_those_who_wait_for_its_hint() {
+fn request_for_hinted_part_is_answered_when_part_arrives() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(MEDIAMTX);
     let id = RequestId(9);
@@ -140,7 +140,7 @@ fn part_comes_to_those_who_wait_for_its_hint() {
 }
 
 #[test]
-fn ovenmediaengine_numbers_are_kept() {
+fn ovenmediaengine_segment_numbers_are_kept() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(OVEN);
     let playlist = bench.playlist();
@@ -162,7 +162,7 @@ fn origin_without_parts_gives_no_low_latency() {
 }
 
 #[test]
-fn origin_that_restarts_is_continued() {
+fn restarted_origin_continues_after_the_last_segment() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&plain(100, 5));
     assert_eq!(bench.playlist().next_msn(), 105);
@@ -177,7 +177,7 @@ fn origin_that_restarts_is_continued() {
 }
 
 #[test]
-fn stale_copy_is_no_restart() {
+fn stale_playlist_copy_is_no_restart() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&plain(100, 5));
     bench.answer(&plain(99, 4));
@@ -193,7 +193,7 @@ fn stale_copy_is_no_restart() {
 }
 
 #[test]
-fn successor_keeps_the_origins_numbers() {
+fn importer_continues_after_its_predecessors_last_segment() {
     let predecessor = Some(Predecessor { newest: 99, discontinuities: 3 });
     let mut bench = Bench::new(ImportConfig { predecessor, ..ImportConfig::default() });
     bench.answer(&plain(100, 3));
@@ -301,7 +301,7 @@ fn new_session_number_is_no_restart() {
 }
 
 #[test]
-fn bursty_origin_loses_the_offer_of_parts() {
+fn bursty_origin_ends_the_low_latency_offer() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&low_latency("a", 0, 3, 1));
     assert!(bench.importer.rendition().is_low_latency());
@@ -318,7 +318,7 @@ fn bursty_origin_loses_the_offer_of_parts() {
 }
 
 #[test]
-fn origin_that_does_not_block_is_asked_at_intervals() {
+fn non_blocking_origin_is_polled_at_part_intervals() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&low_latency("a", 0, 3, 1));
     let begun = bench.now;
@@ -410,7 +410,7 @@ fn segments_longer_than_a_minute_are_refused() {
 }
 
 #[test]
-fn parts_that_never_end_make_a_gap() {
+fn overlong_open_segment_becomes_a_gap() {
     let mut bench = Bench::new(ImportConfig::default());
     for count in 1..=3 {
         let part = "#EXT-X-PART:DURATION=60,URI=\"p\"\n".repeat(count);
@@ -439,7 +439,7 @@ fn ended_origin_ends_the_rendition() {
 
 proptest! {
     #[test]
-    fn any_order_of_playlists_keeps_numbers_rising(
+    fn media_sequence_never_decreases_for_any_playlist_order(
         steps in proptest::collection::vec((0..40_u64, 0..6_u64, any::<bool>()), 1..12),
     ) {
         let mut bench = Bench::new(ImportConfig::default());

@@ -51,7 +51,7 @@ fn each_broken_constraint_is_found() {
 }
 
 #[test]
-fn full_group_link_passes_and_overfull_one_fails() {
+fn full_group_link_passes_and_overloaded_link_fails() {
     let at = |kbps: u64| {
         let mut parts = samples::square();
         parts.groups.1[3].capacity = BitRate::bps(1_000 * kbps);

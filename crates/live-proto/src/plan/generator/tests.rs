@@ -45,7 +45,7 @@ fn costs_have_the_published_ranges() {
 }
 
 #[test]
-fn two_thousand_edges_are_drawn_and_too_many_refused() {
+fn topology_draws_two_thousand_edges_and_refuses_more() {
     let shape = TopologyShape { edges: 2_000, ..TopologyShape::default() };
     let drawn = shape.draw(Seed::new(1)).expect("2,000 edges");
     assert_eq!(drawn.network.links().len(), 6_040);
@@ -95,7 +95,7 @@ fn heavy_tail_has_the_published_statistics() {
 }
 
 #[test]
-fn four_games_have_nearly_all_requests_of_an_event() {
+fn four_games_receive_nearly_all_requests() {
     let shares = topology(3).shares;
     let trace = Workload::hour(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
     let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();
@@ -107,7 +107,7 @@ fn four_games_have_nearly_all_requests_of_an_event() {
 }
 
 #[test]
-fn windows_have_whole_requests_and_at_least_one() {
+fn window_rounds_requests_down_to_at_least_one() {
     let requests = |channels, seconds| {
         let length = Duration::from_secs(seconds);
         Workload::window(WorkloadKind::AverageDay, channels, length).requests
@@ -118,7 +118,7 @@ fn windows_have_whole_requests_and_at_least_one() {
 }
 
 #[test]
-fn a_seed_draws_the_same_again() {
+fn equal_seeds_draw_equal_topologies_and_traces() {
     assert_eq!(topology(5), topology(5));
     assert_ne!(topology(5), topology(6));
     let (shares, workload) = (topology(5).shares, Workload::window(WorkloadKind::HeavyTail, 1_000, MINUTE));
@@ -132,7 +132,7 @@ fn recorded(text: &str) -> RecordedWindow {
 }
 
 #[test]
-fn stated_places_and_bitrates_are_kept() {
+fn recorded_locations_and_bitrates_are_kept() {
     let log = recorded("time,video,place,bitrate_kbps\n1,b,x,400\n2,a,y,900\n3,a,y,400\n");
     let trace = Workload::complete(&log, WorkloadKind::HeavyTail, &[0.5, 0.5], Seed::new(1)).expect("few");
     let asked = |at: usize| {
@@ -145,7 +145,7 @@ fn stated_places_and_bitrates_are_kept() {
 }
 
 #[test]
-fn unstated_bitrates_have_the_published_mean() {
+fn missing_bitrates_get_the_published_mean() {
     let lines: String = (0..20_000).map(|line| format!("0,v{},{}\n", line % 500, 1 + line % 3)).collect();
     let log = recorded(&format!("time,video,viewers\n{lines}"));
     let shares = topology(3).shares;

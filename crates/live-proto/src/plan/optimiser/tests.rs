@@ -91,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn bound_and_answer_enclose_the_best_of_small_programs(seed in 0u64..1_000_000) {
+    fn plan_and_bound_enclose_the_optimum_of_small_programs(seed in 0u64..1_000_000) {
         let program = samples::random(seed, [2, 2, 2], 3, 3, 6).program().expect("a good program");
         let (plan, best) = (plan(&program), oracle_best(&program));
         let size = SUM_TOLERANCE * (1.0 + best);
@@ -161,7 +161,7 @@ fn published_windows_are_solved_within_the_promised_gaps() {
 }
 
 #[test]
-fn equal_inputs_have_equal_answers() {
+fn equal_inputs_yield_equal_plans() {
     let program = window(WorkloadKind::HeavyTail, 1_000, Priority::Balanced, 3);
     let optimiser = Optimiser { passes: 8, ..Optimiser::default() };
     assert_eq!(optimiser.optimise(&program, None), optimiser.optimise(&program, None));
@@ -170,7 +170,7 @@ fn equal_inputs_have_equal_answers() {
 }
 
 #[test]
-fn former_prices_shorten_the_next_round() {
+fn former_prices_narrow_the_gap_of_the_next_round() {
     let (first, next) = (
         window(WorkloadKind::HeavyTail, 10_000, Priority::Balanced, 1),
         window(WorkloadKind::HeavyTail, 10_000, Priority::Balanced, 2),
@@ -237,7 +237,7 @@ fn figure_4_4() -> Program {
 
 /// Figure 4.4: the cheaper tree for group A would fill the only link to group B.
 #[test]
-fn coordination_leaves_a_link_to_the_group_without_another() {
+fn plan_reserves_a_link_for_the_group_without_alternative() {
     let program = figure_4_4();
     let plan = plan(&program);
     let edges = |tree: &Tree| -> Vec<NodeId> {
@@ -250,7 +250,7 @@ fn coordination_leaves_a_link_to_the_group_without_another() {
 /// Figure 4.6: two channels at 400 or 1,500 kbit/s over one link of 1,900 kbit/s, with one group
 /// per channel.
 #[test]
-fn unequal_shares_serve_one_high_bitrate() {
+fn narrow_link_carries_one_high_and_one_low_bitrate() {
     let links = vec![link(0, 1, 3_000, 1.0), link(1, 2, 1_900, 1.0)];
     let group_links = vec![group_link(2, 0, 3_000, 0.0), group_link(2, 1, 3_000, 0.0)];
     let offers = vec![offer(1, 400), offer(1, 1_500), offer(2, 400), offer(2, 1_500)];
@@ -292,7 +292,7 @@ fn figure_4_9(has_third_request: bool) -> Program {
 }
 
 #[test]
-fn a_dear_link_carries_only_the_important_stream() {
+fn costly_link_carries_only_the_important_stream() {
     let links = |has_third_request| -> Vec<LinkId> {
         plan(&figure_4_9(has_third_request)).trees.into_iter().flat_map(|tree| tree.links).collect()
     };
@@ -302,7 +302,7 @@ fn a_dear_link_carries_only_the_important_stream() {
 }
 
 #[test]
-fn channels_come_from_the_sources_that_hold_them() {
+fn channels_are_fed_by_sources_that_hold_them() {
     let mut parts = samples::square();
     parts.holders.insert(ChannelId(0), vec![NodeId(1)]);
     let program = parts.program().expect("a good program");

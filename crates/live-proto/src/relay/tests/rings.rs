@@ -73,7 +73,7 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [ReadStep; 2]) {
 
 /// Each relay's request had joined the other relay's request, and both waited for 18 s.
 #[test]
-fn ring_with_viewers_at_both_fails_at_first_silence() {
+fn two_relay_ring_with_viewers_fails_at_first_silence() {
     let mut relays = [(); 2].map(|()| Relay::new(RelayConfig::default()).expect("a good configuration"));
     let (at, reads) = ring_of_two(&mut relays);
     assert_eq!(at, Instant::from_us(1) + SILENCE_UNKNOWN);

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn https_origin_leads_to_no_http_server() {
+    async fn https_origin_cannot_lead_to_http_or_private_servers() {
         let folder = tempfile::tempdir().expect("a folder");
         let client = OriginClient::new("https://a.example/x.m3u8", Some(trust(folder.path())));
         let client = client.expect("a URL");
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_the_internet_are_public() {
+    fn special_purpose_addresses_are_not_public() {
         for ip in ["1.1.1.1", "100.128.0.1", "172.32.0.1", "2606:4700::1111", "::ffff:1.1.1.1"] {
             assert!(is_public(ip.parse().expect(ip)), "{ip}");
         }

@@ -121,7 +121,7 @@ mod tests {
     const BASE: &str = "http://10.0.0.1:8888/cam/index.m3u8?cookieCheck=1";
 
     #[test]
-    fn sound_is_pulled_beside_the_pictures() {
+    fn separate_audio_is_pulled_as_a_rendition() {
         let entry = Entry::read(MEDIAMTX.as_bytes(), BASE.to_owned()).expect("a playlist");
         let names: Vec<String> = entry.renditions().into_iter().map(|rendition| rendition.name).collect();
         assert_eq!(names, ["v1", "a1"]);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn media_playlist_is_the_rendition_itself() {
+    fn media_playlist_yields_the_rendition_main() {
         let text = b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\na.mp4\n";
         let entry = Entry::read(text, BASE.to_owned()).expect("a playlist");
         assert_eq!(
