@@ -36,7 +36,7 @@ pub enum StoreRequest<V> {
         decided: u64,
         /// The value that is replaced.
         before: Stamp,
-        /// The decision.
+        /// Decision to store.
         decision: Arc<V>,
     },
     /// Read the stored decision.

@@ -110,7 +110,7 @@ impl Payload for Bytes {
 /// An outgoing message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit<M> {
-    /// The receiver.
+    /// Receiver of the message.
     pub to: PeerId,
     /// Earliest time to send the message (pacing). `None` means at once.
     pub not_before: Option<Instant>,

@@ -113,9 +113,9 @@ pub struct Group {
 pub struct PlannedEdge {
     /// Group of the viewers.
     pub group: GroupId,
-    /// Stream that they watch.
+    /// Object that the viewers watch.
     pub object: Object,
-    /// Edge that serves them.
+    /// Edge that serves the viewers.
     pub edge: EdgeId,
 }
 
@@ -154,45 +154,45 @@ pub enum DirectoryError {
         what: String,
         /// Number of entries.
         count: usize,
-        /// The limit.
+        /// Most entries allowed.
         most: usize,
     },
     /// A name that is not a DNS label in lower case.
     BadName {
         /// Kind of the named entry.
         what: &'static str,
-        /// The name.
+        /// Name that is refused.
         name: String,
     },
     /// Two entries of one kind with the same name.
     NameTaken {
         /// Kind of the named entries.
         what: &'static str,
-        /// The name.
+        /// Name that both entries have.
         name: String,
     },
     /// A channel without a rendition.
     NoRendition(String),
     /// A rendition of 0 bit/s.
     NoBitrate {
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// The rendition.
+        /// Name of the rendition.
         rendition: String,
     },
     /// Two renditions of one channel with the same bitrate. Objects are identified by their
     /// bitrate.
     BitrateTaken {
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// The bitrate.
+        /// Bitrate that both renditions have.
         bitrate: BitRate,
     },
     /// A base URL of an edge that is not valid.
     BadUrl {
-        /// The edge.
+        /// Name of the edge.
         edge: String,
-        /// The URL.
+        /// Base URL of the edge.
         url: String,
     },
     /// A prefix that is listed twice.
@@ -201,14 +201,14 @@ pub enum DirectoryError {
     NoSuchEdge {
         /// Where the index occurs.
         place: String,
-        /// The index.
+        /// Index that no edge has.
         edge: EdgeId,
     },
     /// An index of a group that does not exist.
     NoSuchGroup {
         /// Where the index occurs.
         place: &'static str,
-        /// The index.
+        /// Index that no group has.
         group: GroupId,
     },
     /// Two planned edges for one group and one object.

@@ -23,7 +23,7 @@ pub struct ChannelId(pub u32);
 /// One channel at one bitrate: the unit that a tree carries (§4.5, "object").
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Object {
-    /// The video.
+    /// Channel of the object.
     pub channel: ChannelId,
     /// The rate of its stream.
     pub bitrate: BitRate,
@@ -126,23 +126,24 @@ impl std::fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
-/// Reason why a changed network is refused. Nodes and links keep their ids: existing ones change in
-/// place, new ones are added at the end. Capacity 0 removes a link, and a drain removes a node.
+/// Reason why a changed network is refused. A change keeps the ids of nodes and links: changed
+/// entries keep their positions, and added entries are last. Capacity 0 removes a link, and a drain
+/// removes a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeError {
     /// Fewer nodes than before.
     FewerNodes {
-        /// Number before.
+        /// Number of nodes before the change.
         before: usize,
-        /// Number in the changed network.
+        /// Number of nodes in the changed network.
         after: usize,
     },
     /// Fewer links than before.
     FewerLinks {
-        /// Number before.
+        /// Number of links before the change.
         before: usize,
-        /// Number in the changed network.
+        /// Number of links in the changed network.
         after: usize,
     },
     /// A node with another name or tier.

@@ -38,7 +38,7 @@ pub const URL_BYTES_MAX: usize = 8_192;
 /// Behaviour of a player.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlayerKind {
-    /// Always requests the next segment one segment duration after the last one was received.
+    /// Always requests the next segment one segment duration after the last segment was received.
     Fixed,
     /// Plays from a buffer, as HLS players do.
     Buffering,
@@ -222,7 +222,7 @@ pub enum PlayFailure {
     Unresolved,
     /// An answer of this HTTP status, other than 200 and 206.
     Status(u16),
-    /// No connection, or a broken one, with the transport's reason.
+    /// No connection, or a broken connection: the transport's error message.
     Broken(String),
     /// No byte arrived in time.
     TimedOut,

@@ -197,7 +197,7 @@ struct State {
     reports_due: Option<mpsc::Receiver<Report>>,
 }
 
-/// Refusal of a viewer, with its reason.
+/// Error for a viewer who is refused, with the reason.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnservedViewer(pub(crate) Refusal);
 

@@ -159,7 +159,7 @@ pub enum SourceError {
     NoRendition,
     /// The address cannot be bound.
     Bind {
-        /// The address.
+        /// Address of the listener.
         address: SocketAddr,
         /// Error of the system.
         error: std::io::Error,

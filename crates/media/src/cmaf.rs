@@ -185,7 +185,7 @@ pub enum StreamError {
     TooMany {
         /// Kind of the entries.
         what: &'static str,
-        /// Limit.
+        /// Most entries allowed.
         max: usize,
     },
     /// A value is out of its range.

@@ -211,7 +211,7 @@ pub enum PlaylistError {
     TooMany {
         /// Kind of the entries.
         what: &'static str,
-        /// Limit.
+        /// Most entries allowed.
         max: usize,
     },
     /// The bytes are not UTF-8 text.

@@ -352,7 +352,7 @@ pub struct SteeringManifest {
     pub version: u32,
     /// Time to live: seconds until the player's next query.
     pub ttl: u32,
-    /// URI of the next query, relative to the URI of this one.
+    /// URI of the next query, relative to the URI of the current query.
     pub reload_uri: String,
     /// Names of the pathways in order of preference.
     pub pathway_priority: Vec<String>,

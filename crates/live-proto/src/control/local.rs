@@ -1,9 +1,9 @@
 //! The local decision: the parent to which a node sends a request that has no valid route.
 //!
 //! Source: Algorithm 1 and Table 4.2 (§4.4.2). Differs: the printed algorithm considers only
-//! parents at the least distance, and denies a request if none of them has capacity. The text asks
-//! for the closest parent that has enough capacity. [`Rule`] has both variants; nodes use the
-//! text's.
+//! parents at the least distance, and denies a request if none of these parents has capacity. The
+//! thesis text asks for the closest parent that has enough capacity. [`Rule`] has both variants;
+//! nodes use the rule of the text.
 
 use crate::NodeId;
 use anabranch_units::{BitRate, RandomStream};

@@ -80,7 +80,7 @@ pub struct ToParent {
 pub enum ChildMessage {
     /// Requests a stream.
     Subscribe {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
         /// Number of the attempt, higher than of all earlier requests of the child.
         attempt: u64,
@@ -91,9 +91,9 @@ pub enum ChildMessage {
     },
     /// Withdraws this attempt and all earlier attempts for the object.
     Unsubscribe {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u64,
     },
     /// Periodic sign that the child is up, with the digest of its attempts.
@@ -126,18 +126,18 @@ pub struct ToChild {
 pub enum ParentMessage {
     /// Grants a request: the stream can be fetched.
     Granted {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u64,
     },
     /// Refuses a request, or ends a granted stream.
     Refused {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u64,
-        /// The reason.
+        /// Reason of the refusal.
         why: Refusal,
     },
     /// Periodic sign that the parent is up, with the state of the link.

@@ -232,7 +232,7 @@ impl Advertiser {
         Self { sender: DeltaSender::new(life) }
     }
 
-    /// The next message, which changes the last sent advertisement into this one.
+    /// The next message to a child: the changes since the last sent advertisement.
     pub fn advance(&mut self, reaches: BTreeMap<Object, Reach>) -> Delta<Object, Reach> {
         self.sender.advance(reaches, Reach::is_news)
     }

@@ -131,7 +131,7 @@ pub enum Event {
     ViewersLost(Object, Refusal),
     /// The object can be fetched from this parent.
     Fetch {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
         /// The parent that has granted the object.
         parent: NodeId,

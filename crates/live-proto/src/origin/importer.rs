@@ -49,7 +49,7 @@ const BURSTS_MAX: u32 = 3;
 pub struct ImportConfig {
     /// Settings of the rendition.
     pub rendition: RenditionConfig,
-    /// Last numbers of the source before this one. Used if the origin's numbers are not above them.
+    /// Last numbers of the previous source. Used if the origin's numbers are not above them.
     pub predecessor: Option<Predecessor>,
     /// Seed of the jitter of retries.
     pub seed: u64,

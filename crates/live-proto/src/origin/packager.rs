@@ -27,8 +27,8 @@ pub struct PackagerConfig {
     /// Base of the dates of segments: the date of the epoch on a shared timeline, or of
     /// [`Instant::ZERO`] on an own timeline. `None` for playlists without dates.
     pub date: Option<DateTime>,
-    /// Last numbers of the source before this one. On an own timeline the new source continues with
-    /// the next number and a discontinuity. A shared timeline determines the numbers itself.
+    /// Last numbers of the previous source. On an own timeline the new source continues with the
+    /// next number and a discontinuity. A shared timeline determines the numbers itself.
     pub predecessor: Option<Predecessor>,
 }
 

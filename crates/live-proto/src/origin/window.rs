@@ -53,7 +53,7 @@ pub(super) struct StoredPart {
 #[derive(Debug)]
 pub(super) struct StoredSegment {
     pub number: u64,
-    /// Initialisation section. `None` for a gap before the first one.
+    /// Initialisation section. `None` for a gap before the first initialisation section.
     pub init: Option<Arc<StoredInit>>,
     pub date: Option<DateTime>,
     pub is_discontinuous: bool,

@@ -6,7 +6,7 @@ use anabranch_units::LinkId;
 /// The links that carry one object: `Serves` of Figure 4.8 for this object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// The object.
+    /// Object that the tree carries.
     pub object: ObjectId,
     /// Links from sources to reflectors and from reflectors to edges, in order.
     pub links: Vec<LinkId>,
@@ -28,7 +28,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Service less cost: the objective of Figure 4.8.
+    /// Service minus cost: the objective of Figure 4.8.
     pub fn objective(&self) -> f64 {
         self.service - self.cost
     }

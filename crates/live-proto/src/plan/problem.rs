@@ -72,9 +72,9 @@ pub struct Group {
 /// A link from an edge to a client group.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct GroupLink {
-    /// The edge.
+    /// Edge at which the link begins.
     pub edge: NodeId,
-    /// The group.
+    /// Group at which the link ends.
     pub group: GroupId,
     /// Rate available to video.
     pub capacity: BitRate,
@@ -94,9 +94,9 @@ pub struct Offer {
 /// One request: a group asks for an object.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// The object.
+    /// Requested object.
     pub object: ObjectId,
-    /// The group.
+    /// Group that requests the object.
     pub group: GroupId,
     /// Number of the group's viewers that ask for the object.
     pub viewers: u64,
@@ -182,7 +182,7 @@ impl Settings {
     }
 }
 
-/// Capacity less the slack, rounded down to a bit/s. The slack must be below [`SLACK_PPM_MAX`].
+/// Capacity minus the slack, rounded down to a bit/s. The slack must be below [`SLACK_PPM_MAX`].
 pub fn plannable(capacity: BitRate, slack_ppm: u32) -> BitRate {
     let share = u128::from(SLACK_PPM_MAX - slack_ppm);
     let bps = u128::from(capacity.as_bps()) * share / u128::from(SLACK_PPM_MAX);
@@ -384,7 +384,7 @@ impl Program {
         let priority = self.settings.priority.of(offer.object.bitrate) * offer.importance;
         self.settings.service_weight * priority * viewers
     }
-    /// Capacity of a link that a plan may use: its capacity less the slack, rounded down to a
+    /// Capacity of a link that a plan may use: its capacity minus the slack, rounded down to a
     /// bit/s.
     pub fn planned(&self, capacity: BitRate) -> BitRate {
         plannable(capacity, self.settings.slack_ppm)

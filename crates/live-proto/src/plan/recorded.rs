@@ -71,7 +71,7 @@ pub struct RecordedRequest {
 pub struct RecordError {
     /// Line of the file, from 1.
     pub line: u64,
-    /// The fault.
+    /// Fault of the line.
     pub fault: RecordFault,
 }
 

@@ -261,7 +261,7 @@ impl Player {
         }
     }
 
-    /// Takes the failure of a request: no connection, or a broken one.
+    /// Takes the failure of a request: no connection, or a broken connection.
     pub fn handle_failure(&mut self, now: Instant, id: RequestId, reason: String) {
         self.fail(now, id, PlayFailure::Broken(reason));
     }

@@ -173,7 +173,7 @@ impl ContentRange {
 pub enum ByteRange {
     /// From a position to another position, or to the end.
     From(u64, Option<u64>),
-    /// This number of bytes at the end.
+    /// The last bytes of the object: their number.
     Last(u64),
 }
 

@@ -238,9 +238,9 @@ impl Relay {
     /// Begins a further leg if all legs of the object are suspect and its limits permit.
     ///
     /// If no untried parent is left, silent parents are asked again, provided that further relays
-    /// have joined the object. In a ring of relays each one waits for the answer of the next. The
-    /// repeated request lists all relays that wait, so one of them detects the loop and refuses
-    /// ([`super::cdn_loop`]).
+    /// have joined the object. In a ring of relays each relay waits for the answer of the next
+    /// relay. The repeated request lists all waiting relays, so one relay detects the loop and
+    /// refuses the request ([`super::cdn_loop`]).
     fn add_leg(&mut self, now: Instant, id: ObjectId) {
         let fetch = &self.objects[&id].fetch;
         let all_suspect = fetch.legs.iter().all(|leg| self.legs[leg].is_suspect);

@@ -60,7 +60,7 @@ impl Default for RelayConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RelayConfigError {
-    /// A limit of zero, by its name.
+    /// A limit is zero: name of the limit.
     Zero(&'static str),
     /// The memory limit is below the limit of one object.
     MemoryTooSmall(ByteCount, ByteCount),

@@ -39,7 +39,7 @@ pub enum Failure {
     Status(u16),
     /// No parent is left to ask.
     NoParent,
-    /// Parents were unreachable, or broke off.
+    /// Parents were unreachable, or broke off their answers.
     Broke,
     /// Parents were silent for [`super::RelayConfig::give_up_after`].
     Silent,

@@ -1,4 +1,4 @@
-//! Invariants of the relay under random schedules, then its rules one by one.
+//! Tests of the relay: invariants under random schedules, then single rules.
 
 use super::pace::{SILENCE_MIN, SILENCE_UNKNOWN};
 use super::*;

@@ -9,7 +9,7 @@ use anabranch_media::hls::MediaPlaylist;
 /// Whether segments with equal numbers are the same media: equal initialisation section, duration
 /// and date. Playlists without a common number do not share a timeline, as windows of one timeline
 /// overlap.
-/// timeline overlap.
+///
 /// Returns `None` if either playlist has no complete segment, so that the answer is unknown.
 /// Returns `None` if one of them has no whole segment, so that nothing is known.
 pub fn share_timeline(one: &MediaPlaylist, other: &MediaPlaylist) -> Option<bool> {

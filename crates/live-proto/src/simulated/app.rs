@@ -41,7 +41,7 @@ const LIFE_SHIFT: u32 = 32;
 /// A node's process.
 #[derive(Debug)]
 struct NodeRun {
-    /// `None` while the node is dead.
+    /// The node's machine. `None` while the node has failed.
     machine: Option<Node>,
     life: u64,
     parts: NodeParts,

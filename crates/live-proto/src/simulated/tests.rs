@@ -170,7 +170,8 @@ fn narrow_links_refuse_viewers_or_lower_their_bitrate() {
     assert!(more["watching"] >= 10.0, "{more:?}");
 }
 
-/// One node has two faults of one kind with time between them, and two of different kinds at once.
+/// One node has two faults of one kind at different times, and two faults of different kinds at
+/// once.
 #[test]
 fn separate_faults_of_one_node_are_accepted() {
     let faults = "faults = [{ what = \"node-dies\", node = \"edge-0\", at = \"9 s\", until = \"12 s\" }, \

@@ -34,7 +34,7 @@ pub(super) struct SimulatedViewer {
     pub(super) group: GroupId,
     pub(super) channel: u32,
     pub(super) state: ViewerState,
-    /// Connection of the request in progress, or of the last one.
+    /// Connection of the request in progress, or else of the last request.
     pub(super) stream: Option<u32>,
     /// Number of the next part to fetch; `None` before the first.
     pub(super) next: Option<u64>,
@@ -45,7 +45,7 @@ pub(super) struct SimulatedViewer {
     /// Edge that has just failed.
     pub(super) failed_edge: Option<NodeId>,
     playout: Playout,
-    /// Remaining choices of edge and object, the next one last.
+    /// Remaining choices of edge and object; the last entry is tried next.
     left: Vec<(NodeId, Object)>,
     counts: PlaybackStats,
     /// Number of refusals, and of jumps past parts that were no longer available.

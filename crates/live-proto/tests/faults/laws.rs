@@ -1,4 +1,4 @@
-//! The laws that every schedule must obey.
+//! The laws: invariants that every schedule must obey.
 //!
 //! 1. No link carries more than its sender's estimate of its capacity, neither by the ledger nor by
 //!    the streams that children fetch.

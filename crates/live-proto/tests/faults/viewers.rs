@@ -44,7 +44,7 @@ pub struct Viewer {
     pub is_here: bool,
     pub ask: Option<PendingRequest>,
     pub watch: Option<WatchedEdge>,
-    /// Remaining choices of edge and object, the next one last.
+    /// Remaining choices of edge and object; the last entry is tried next.
     left: Vec<(NodeId, Object)>,
     again_at: Instant,
     /// Time since which the viewer could be served but is not.

@@ -32,7 +32,7 @@ pub struct ControllerClient {
     leader: Arc<AtomicUsize>,
 }
 
-/// A directory with its ETag, which is used to request the next one.
+/// A directory with its ETag, which is used to request a newer directory.
 #[derive(Clone, Debug)]
 pub struct TaggedDirectory {
     /// Directory of channels, edges and groups.
@@ -146,8 +146,8 @@ impl ControllerClient {
         .await
     }
 
-    /// Waits until the directory differs from the one with this ETag, and returns it. `None` after
-    /// `wait`.
+    /// Waits until the directory's ETag differs from `known`, and returns the new directory. `None`
+    /// after `wait`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn directory(

@@ -77,7 +77,7 @@ struct State {
 
 struct Publisher {
     number: u64,
-    /// Notified when another publisher replaces this one.
+    /// Notified when another publisher replaces this publisher.
     replaced: Arc<Notify>,
 }
 

@@ -12,7 +12,7 @@ pub(super) enum Cause {
     Lost,
     /// The packager refused the bytes.
     Refused,
-    /// Another publisher replaced this one.
+    /// Another publisher replaced this publisher.
     Replaced,
     /// The publisher sent nothing.
     Silent,

@@ -344,7 +344,7 @@ impl Import {
         }
     }
 
-    /// Whether an origin that has ended its stream has started a new one.
+    /// Whether an origin whose stream has ended has started a new stream.
     async fn goes_on(&self) -> bool {
         let Ok(url) = self.media_url().await else { return false };
         let Ok(answer) = self.pulled.client.get(&url, None).await else {

@@ -243,7 +243,7 @@ impl Cutter {
         self.frame.map(|(_, part)| part)
     }
 
-    /// Marks the next segment as discontinuous, for a stream that continues another one.
+    /// Marks the next segment as discontinuous, for a stream that continues another stream.
     pub fn mark_discontinuity(&mut self) {
         self.is_discontinuous = true;
     }

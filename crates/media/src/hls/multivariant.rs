@@ -63,7 +63,7 @@ pub struct Rendition {
     pub language: Option<String>,
     /// Number of channels, in the notation of the attribute CHANNELS.
     pub channels: Option<String>,
-    /// Whether players choose the rendition unless the viewer chooses another one.
+    /// Whether players choose the rendition by default, without a choice of the viewer.
     pub is_default: bool,
     /// Whether players may choose the rendition without the viewer.
     pub is_autoselect: bool,

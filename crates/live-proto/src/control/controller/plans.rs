@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct PlanJob {
     /// Number of the job, which is returned with the plan.
     pub number: u64,
-    /// Plannable rate of each link, by [`LinkId`]: the estimated capacity less the slack, and zero
+    /// Plannable rate of each link, by [`LinkId`]: the estimated capacity minus the slack, and zero
     /// for links of failed and of excluded nodes.
     pub capacities: Vec<BitRate>,
     /// Sources that import each object.
@@ -36,7 +36,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The plan is for another job than the pending one.
+    /// The plan belongs to another job than the pending job.
     OtherJob {
         /// Number of the plan's job.
         number: u64,
@@ -47,7 +47,7 @@ pub enum PlanError {
     NoLink(NodeId, NodeId),
     /// A link whose streams exceed its capacity.
     OverCapacity {
-        /// The link.
+        /// The overloaded link.
         link: LinkId,
         /// Sum of the planned bitrates.
         planned: BitRate,

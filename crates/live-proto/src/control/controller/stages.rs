@@ -49,7 +49,7 @@ impl PlanTransition {
         self.target.is_none() && self.stage == Stage::Idle
     }
 
-    /// Drops the plan: the stage in progress is the last one.
+    /// Drops the plan: no stage follows the stage in progress.
     pub(super) fn drop_target(&mut self) {
         self.target = None;
     }
@@ -247,7 +247,7 @@ impl Controller {
                 let is_fed = self.network.node(*parent).tier == Tier::Source
                     || next.get(&(*parent, object)) == target.parents.get(&(*parent, object));
                 let is_move = running.get(key).is_some_and(|running| running != parent);
-                // A route that has just left the tables is still in force at its node.
+                // A route that was just removed from the tables is still in force at its node.
                 let is_withdrawn = present.get(key) == Some(parent);
                 let is_allowed = !is_withdrawn && (!is_move || moves_left > 0);
                 if is_fed && is_allowed && used.take(link, object, capacities[link.index()]) {

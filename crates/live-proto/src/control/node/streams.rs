@@ -459,7 +459,7 @@ impl Node {
     }
 
     /// Moves streams whose planned parent differs from their parent, and streams of drained
-    /// parents. The old parent serves until the new one delivers.
+    /// parents. The old parent serves until the new parent delivers.
     pub(super) fn follow_plan(&mut self, now: Instant) {
         let mut moves = Vec::new();
         for (object, stream) in &self.streams {

@@ -94,7 +94,7 @@ const GROUP_COST_MOST: u64 = 5;
 
 impl TopologyShape {
     /// Draws a topology.
-    /// Errors: a count or a degree outside its range.
+    ///
     /// Errors: a count or a degree outside its range.
     pub fn draw(&self, seed: Seed) -> Result<Topology, ShapeError> {
         self.check()?;

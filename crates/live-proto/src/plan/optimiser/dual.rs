@@ -2,10 +2,11 @@
 //! reflectors.
 //!
 //! The path form has one variable for each combination of group, edge and reflector. Its dual has a
-//! price v for each group, and the group's payments for ways and feeds. The price v is at most the
-//! level of each path, which is the slot price plus payments. All payments for a way or a feed sum
-//! to at most its price. The sum of worth less v over all groups is then an upper bound of the
-//! profit (weak duality).
+//! price v for each group, and the group's payments for ways and feeds (`object_workspace` defines
+//! ways and slots, `flat_program` defines feeds). The price v is at most the level of each path,
+//! which is the slot price plus payments. All payments for a way or a feed sum to at most its
+//! price. The sum of worth minus v over all groups is then an upper bound of the profit (weak
+//! duality).
 
 use super::flat_program::{FAR, NONE};
 use super::object_workspace::{ObjectNetwork, ObjectWorkspace};
@@ -21,12 +22,12 @@ pub(super) struct Limits {
     /// Most nodes in the search tree.
     pub(super) nodes: usize,
     /// Gap between bound and profit at which the search ends, as a share of the cost: the smaller
-    /// of the bound and the total worth less the bound.
+    /// of the bound and the total worth minus the bound.
     pub(super) tolerance: f64,
 }
 
-/// A node of branch and bound: open and closed reflectors, as bit sets, and the next one to branch
-/// on.
+/// A node of branch and bound: open and closed reflectors, as bit sets, and the next reflector to
+/// branch on.
 #[derive(Copy, Clone)]
 struct Node {
     bound: f64,

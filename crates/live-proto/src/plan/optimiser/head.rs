@@ -1,10 +1,10 @@
 //! Bounds and trees of objects with hundreds of groups: one price per group, moved by Polyak steps.
 //!
 //! The constraint that each group is served once is relaxed by a price v for each group. At given
-//! prices the path form splits into closed forms by reflector. An edge earns what its groups pay
-//! above their slot prices, less the price of its way. A reflector earns the sum over its edges,
-//! less its feed. All worths less prices, plus all positive earnings of reflectors, are an upper
-//! bound of the profit at any prices.
+//! prices the path form splits into closed forms by reflector. An edge earns the payments of its
+//! groups above their slot prices, minus the price of its way (`object_workspace`). A reflector
+//! earns the sum over its edges, minus the price of its feed. The sum of all worths, minus all
+//! prices, plus all positive earnings of reflectors, is an upper bound of the profit at any prices.
 
 use super::dual::Dual;
 use super::flat_program::NONE;

@@ -1,6 +1,6 @@
 //! Best tree of one object at given prices: a two-level facility location of edges and reflectors.
 //!
-//! Profits are per Mbit/s of the object: the worth of the served groups, less the prices of the
+//! Profits are per Mbit/s of the object: the worth of the served groups, minus the prices of the
 //! links. [`ObjectWorkspace::fill`] copies the object's part of the network.
 //! [`ObjectWorkspace::respond`] builds a tree. [`ObjectWorkspace::improve`] adds, drops and moves
 //! edges and reflectors.

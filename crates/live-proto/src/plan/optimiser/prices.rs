@@ -1,7 +1,7 @@
 //! Prices of link capacities, moved by incremental mirror descent.
 //!
 //! All links into one reflector share a price: the capacity of a source's feed is worth this price
-//! less the feed's cost. A reflector has one price for each set of sources that hold a channel.
+//! minus the feed's cost. A reflector has one price for each set of sources that hold a channel.
 //! Links that all requests together cannot fill have no price.
 
 use super::flat_program::{FAR, FlatProgram, Paths, PriceView};

@@ -15,7 +15,7 @@ const LIMITS: Limits = Limits { nodes: 15, tolerance: 0.003 };
 /// In each later phase one object in this many is solved by branch and bound; the trees of the
 /// other objects are only improved.
 const AFRESH_EVERY: usize = 4;
-/// Largest loss of the priced objective at which a new tree replaces the old one.
+/// Largest loss of the priced objective at which a new tree replaces the old tree.
 const GAIN_MIN: f64 = 1e-12;
 
 /// Trees within capacities, and the capacity that they leave.
@@ -50,8 +50,8 @@ const RESTART_PHASES: [f64; 3] = [0.7, 0.3, 0.0];
 const NOISE: f64 = 0.5;
 /// Largest factor on the prices in a restart without trees.
 const SHARE_MAX: f64 = 1.5;
-/// Every restart whose number is divisible by this one begins without trees; other restarts begin
-/// with the best trees.
+/// Every restart whose number is divisible by this number begins without trees; other restarts
+/// begin with the best trees.
 const FROM_NOTHING_EVERY: u32 = 2;
 
 /// Repair of trees at one set of prices.

@@ -81,7 +81,7 @@ impl Cdn<'_> {
         self.window.topology.network.node(node).tier == Tier::Source || self.ledger.receives(object, node)
     }
 
-    /// The edge of `group` for this channel: the locked choice, or a new one.
+    /// The edge of `group` for this channel: the locked choice, or a new choice.
     fn edge_link(&mut self, object: Object, group: GroupId) -> Option<GroupLinkId> {
         let key = (group, object.channel);
         if let Some(&(link, until)) = self.groups.get(&key)
@@ -95,7 +95,7 @@ impl Cdn<'_> {
             self.ledger.receives(object, edge)
         });
         let chosen = subscribed.max_by_key(|link| self.ledger.group_rooms[link.index()]);
-        // Among links with equal room the first one is taken.
+        // Among links with equal room the first link is taken.
         let roomiest = || links.iter().rev().max_by_key(|link| self.ledger.group_rooms[link.index()]);
         let chosen = chosen.or_else(roomiest);
         let chosen = *chosen?;
@@ -103,7 +103,7 @@ impl Cdn<'_> {
         Some(chosen)
     }
 
-    /// The parent of `node` for this channel: the locked choice, or a new one.
+    /// The parent of `node` for this channel: the locked choice, or a new choice.
     fn parent_link(&mut self, object: Object, node: NodeId) -> Option<LinkId> {
         let key = (node, object.channel);
         if let Some(&(link, until)) = self.nodes.get(&key)

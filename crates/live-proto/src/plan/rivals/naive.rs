@@ -21,8 +21,8 @@ type Rungs = Vec<(f64, f64)>;
 /// Computes the bounds of one window.
 ///
 /// Every object crosses the first two tiers at least once, and every request the last tier. Each
-/// tier carries the streams with the highest value per Mbit/s, the last of them in part. A refused
-/// viewer may take any lower bitrate.
+/// tier carries the streams with the highest value per Mbit/s, and a part of the stream that does
+/// not fit completely. A refused viewer may take any lower bitrate.
 pub fn naive_bounds(window: &Window<'_>) -> Bounds {
     let program = ArrivalStates::new(window.trace).program(window);
     let (mut by_channel, mut by_group) = (BTreeMap::new(), BTreeMap::new());

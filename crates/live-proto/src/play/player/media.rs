@@ -1,4 +1,4 @@
-//! Segments and parts: the choice of the next one, and the measurement of received ones.
+//! Segments and parts: the choice of the next item, and the measurement of received items.
 
 use super::super::BUFFER_MAX;
 use super::{PAUSE_MIN, Player, Request};
