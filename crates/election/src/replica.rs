@@ -404,8 +404,9 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The decision that a leader writes next, with the lead under which it was made: a new
-    /// decision, or the known decision if the stored value is damaged.
+    /// The decision that a leader writes next, with the lead under which it was made. A new
+    /// decision has priority over the known decision, which is written again if the stored value is
+    /// damaged.
     fn to_write(&self, epoch: u64) -> Option<(u64, Arc<M::Value>)> {
         let new = self.keeping.as_ref().map(|decision| (epoch, Arc::clone(decision)));
         new.or_else(|| {

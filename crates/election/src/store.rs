@@ -34,7 +34,7 @@ pub enum StoreRequest<V> {
         /// Lead under which the round was decided: an earlier lead if a known decision is written
         /// again.
         decided: u64,
-        /// The value that is replaced.
+        /// Stamp of the value that is replaced.
         before: Stamp,
         /// Decision to store.
         decision: Arc<V>,
@@ -52,7 +52,7 @@ pub enum StoreReply<V> {
         epoch: u64,
         /// Revision of the whole store, which decreases only if the store was replaced.
         revision: u64,
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
     /// Another controller leads.
@@ -61,14 +61,14 @@ pub enum StoreReply<V> {
         leader: Option<String>,
         /// Revision of the whole store.
         revision: u64,
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
     /// The lease is renewed.
     Renewed {
         /// Revision of the whole store.
         revision: u64,
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
     /// The decision is stored.
@@ -78,14 +78,14 @@ pub enum StoreReply<V> {
     },
     /// The lead is valid, but the stored value is not the expected value: nothing was written.
     Changed {
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
     /// The lead is not valid: nothing was changed.
     Lost,
     /// The stored decision.
     Last {
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
         /// The stored decision. `None` for an empty store or an unreadable value.
         decision: Option<Arc<V>>,

@@ -375,9 +375,10 @@ impl Directory {
         self.groups.lookup(address)
     }
 
-    /// The edge for viewers of a group: the planned edge if it is open; else an open edge of the
-    /// group that has the object; else the group's nearest open edge (§4.4.2). Viewers without a
-    /// group get an open edge that has the object, or else the first open edge.
+    /// The edge for viewers of a group (§4.4.2). The planned edge is used if it is open. Otherwise
+    /// an open edge of the group that has the object is used, or else the group's nearest open
+    /// edge. Viewers without a group get an open edge that has the object, or else the first open
+    /// edge.
     ///
     /// Returns `None` if the group is unknown or none of its edges is open.
     pub fn edge_for(&self, group: Option<GroupId>, object: Object) -> Option<EdgeId> {

@@ -323,8 +323,8 @@ impl NodeControl {
         }
     }
 
-    /// Address of the listener for objects by mutual TLS. `None` if there is none, or once
-    /// [`Self::serve_objects`] runs.
+    /// Address of the listener for objects by mutual TLS. `None` if there is no such listener, or
+    /// once objects are served.
     pub fn objects_addr(&self) -> Option<SocketAddr> {
         let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner);
         listener.as_ref()?.local_addr().ok()

@@ -53,8 +53,8 @@ pub type PendingHop = Pin<Box<dyn Future<Output = Option<Hop>> + Send>>;
 /// Parents in a fixed order of preference. The first parent that answers gets all requests.
 ///
 /// A failed or suspect parent is the last choice until it answers a probe: `GET /health`, with any
-/// status. A parent whose media differ from another parent's is not asked for that stream for a
-/// minute, unless all other parents fail, as players must not receive two timelines.
+/// status. If a parent's media differ from another parent's media, the parent is not asked for that
+/// stream for a minute, unless all other parents fail. So players do not receive two timelines.
 pub struct StaticParents {
     parents: Vec<Arc<Parent>>,
     /// Refused parents by folder of the stream, with the end of each refusal.

@@ -231,8 +231,8 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
     /// Asks the peer's process for a sign of life, because a process of another session wants to
     /// replace it. `None` if there is no process to probe.
     ///
-    /// The driver then calls [`Sessions::poll_messages`] again for each waiting poll: the poll is
-    /// answered without messages, and the next request of the process is the sign of life.
+    /// The driver then calls [`Sessions::poll_messages`] again for each waiting poll, and the poll
+    /// is answered without messages. The next request of the process is the sign of life.
     pub fn probe(&mut self, id: &Id, session: u64) -> Option<Probe> {
         let peer = self.peers.get_mut(id)?;
         peer.other_than(session)?;

@@ -303,8 +303,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes a report and answers it. A capacity reported above the declared one counts as
-    /// declared.
+    /// Takes a report and answers it. A reported capacity is limited to the declared capacity.
     pub fn handle_report(&mut self, now: Instant, node: NodeId, report: Report) {
         let Some(view) = self.nodes.get_mut(node.index()) else { return };
         if report.life < view.life {

@@ -35,7 +35,7 @@ impl Capacity {
         Self { declared, measured: self.measured.filter(|measured| *measured < self.declared) }
     }
 
-    /// The capacity to use: the measured capacity, at most the declared one.
+    /// The capacity to use: the measured capacity, at most the declared capacity.
     pub fn believed(self) -> BitRate {
         self.measured.map_or(self.declared, |measured| measured.min(self.declared))
     }

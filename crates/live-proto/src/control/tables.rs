@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 /// Most entries of one origin in a [`Rib`], and most entries of a [`Fib`].
 pub const ENTRIES_MAX: usize = 65_536;
-/// Most versions in [`ShadowFibs`], including the current one: a round has at most eight stages.
+/// Most versions in [`ShadowFibs`], including the current version. A round has at most eight
+/// stages.
 pub const SHADOW_FIBS_MAX: usize = 8;
 /// Most links, and most objects, in the evidence of one entry.
 pub const EVIDENCE_MAX: usize = 64;

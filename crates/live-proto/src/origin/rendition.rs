@@ -444,7 +444,7 @@ impl Rendition {
         msn > last && part >= has.saturating_add(limit)
     }
 
-    /// Whether the playlist has this segment or part, or a later one (section 6.2.5.2).
+    /// Whether the playlist has this segment or part, or a later segment or part (section 6.2.5.2).
     fn has(&self, msn: u64, part: Option<u64>) -> bool {
         let Some(newest) = self.window.newest() else { return true };
         let Some(part) = part else { return self.window.newest_whole() >= Some(msn) };

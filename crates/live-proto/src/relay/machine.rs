@@ -278,8 +278,8 @@ impl Relay {
         Some(id)
     }
 
-    /// Enters the object's next deadline into the table, unless the table has an earlier one. A
-    /// deadline that has moved later is not changed: it fires early and is entered again.
+    /// Enters the object's next deadline into the table, unless the table has an earlier deadline.
+    /// A deadline that has moved later is not changed: it fires early and is entered again.
     pub(super) fn arm(&mut self, id: ObjectId) {
         let Some(object) = self.objects.get(&id) else { return };
         let Some(deadline) = self.deadline(object) else { return };

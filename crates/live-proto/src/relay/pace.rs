@@ -1,16 +1,17 @@
 //! The longest silence of a healthy parent, learned for each stream.
 //!
-//! For each folder of paths and kind of wait, the relay records how long parents delay the head of
-//! an answer, and the longest gap between two pieces of a body. Both reflect the duration of a
-//! part, or of a segment if no parts are requested. A leg is *silent* after [`SILENCE_FACTOR`]
-//! times the longest of the last [`SAMPLES`] waits plus [`SILENCE_MARGIN`], clamped to
-//! [`SILENCE_MIN`] and [`SILENCE_MAX`]. Before the first sample the limit is [`SILENCE_UNKNOWN`]. A
-//! false alarm costs one more request, and the long wait becomes a sample.
+//! For each folder of paths, the relay records how long parents delay the head of an answer, and
+//! the longest gap between two pieces of a body; `WaitKind` lists the kinds. These waits reflect
+//! the duration of a part, or of a segment if no parts are requested. A leg is *silent* after
+//! [`SILENCE_FACTOR`] times the longest of the last [`SAMPLES`] waits plus [`SILENCE_MARGIN`],
+//! clamped to [`SILENCE_MIN`] and [`SILENCE_MAX`]. Before the first sample the limit is
+//! [`SILENCE_UNKNOWN`]. A false alarm costs one more request, and the long wait becomes a sample.
 
 use anabranch_units::Duration;
 use std::collections::BTreeMap;
 
-/// Number of longest recorded waits after which a silence is suspect. A part may be one part late.
+/// Multiple of the longest recorded wait after which a silence is suspect. A part may be one part
+/// late.
 pub const SILENCE_FACTOR: u64 = 2;
 /// Time added to the longest waits, for round trips and scheduling.
 pub const SILENCE_MARGIN: Duration = Duration::from_ms(50);

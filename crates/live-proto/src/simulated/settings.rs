@@ -249,7 +249,7 @@ impl Fault {
     }
 
     /// Whether both faults are of one kind at one node, without time between them. The end of the
-    /// earlier fault would then also end the later one.
+    /// earlier fault would then also end the later fault.
     fn meets(&self, other: &Self) -> bool {
         let begins_within = |a: &Self, b: &Self| b.at >= a.at && a.until.is_none_or(|until| b.at <= until);
         (self.what, &self.node) == (other.what, &other.node)

@@ -27,13 +27,14 @@ pub(super) struct Topology {
     /// Lead and version; zero for a network read from the node's file.
     pub(super) stamp: NetworkStamp,
     pub(super) layout: Arc<Layout>,
-    /// Parents, indexed by [`Hop`]. Added parents are appended, and removed parents keep their
+    /// Parents, indexed by `Hop`. Added parents are appended, and removed parents keep their
     /// index.
     pub(super) parents: Vec<(NodeId, Origin)>,
 }
 
 impl Topology {
-    /// Parents of a node: first those in `earlier`, then new ones in the order of the description.
+    /// Parents of a node: first the parents in `earlier`, then new parents in the order of the
+    /// description.
     ///
     /// Errors: a parent's URL is invalid.
     pub(super) fn new(

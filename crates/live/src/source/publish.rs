@@ -69,7 +69,7 @@ pub(super) async fn upload(
     let _queued = match upload {
         Upload::Ignored => return ignore(body, silence_max).await,
         Upload::Stream => None,
-        // Muxers start to upload the next file before the previous one is acknowledged.
+        // Muxers start to upload a file before the previous file is acknowledged.
         Upload::File => match timeout(silence_max, channel.files.lock()).await {
             Ok(turn) => Some(turn),
             Err(_) => {

@@ -1,8 +1,8 @@
 //! The stages that lead from the current tables to a plan.
 //!
-//! A stage adds the routes whose links have room beside all streams that may still run on them:
-//! streams by the last tables, and streams that nodes report. When the nodes have moved their
-//! streams, the capacity of the old routes is free for the next stage.
+//! A stage adds the routes whose links have room beside all streams that may still run on them.
+//! These are the streams of the last tables, and the streams that nodes report. When the nodes have
+//! moved their streams, the capacity of the old routes is free for the next stage.
 //!
 //! Local decisions can fill two links of a node with each other's planned streams. Neither stream
 //! can move without an interruption, so the next stage keeps both streams in the tables where they

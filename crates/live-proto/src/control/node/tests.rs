@@ -253,7 +253,7 @@ fn plan_with_stale_evidence_is_ignored_until_evidence_holds() {
         net.install(reflector, decision, &[(V0, S1)]);
     }
     net.install(E1, 1, &[(V0, R1)]);
-    // The measured capacity is 20 % below the declared one, and still has room for the stream.
+    // The measured capacity is 20 % below the declared capacity, and has room for the stream.
     let lower = Capacity { declared: BitRate::mbps(3), measured: Some(BitRate::bps(2_400_000)) };
     net.nodes[R1.index()].handle_capacity(E1, lower);
     net.nodes[R2.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));

@@ -635,7 +635,7 @@ impl ObjectWorkspace {
         self.best.slots.clone_from(&self.open.slots);
     }
 
-    /// Restores the best tree as the current one.
+    /// Makes the best tree the current tree again.
     pub(super) fn restore(&mut self) {
         std::mem::swap(&mut self.open, &mut self.best);
     }

@@ -351,8 +351,8 @@ impl<'a> Descent<'a> {
         self.batches += 1.0;
     }
 
-    /// Load on a reflector's inflow by objects of `set`, plus a share of the load by other sets:
-    /// the share of their sources that are also in `set`.
+    /// Load on a reflector's inflow by objects of `set`, plus a share of the load by each other
+    /// set. The share is the part of the other set's sources that are also in `set`.
     fn used_by_overlapping(&self, set: usize, reflector: usize) -> f64 {
         let flat = self.flat;
         let mask = flat.feed_sets[set].sources;

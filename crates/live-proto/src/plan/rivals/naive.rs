@@ -71,8 +71,8 @@ fn most_satisfied(mut capacity: f64, streams: &[Rungs]) -> f64 {
 }
 
 /// Largest sum of viewers' bitrates within `capacity`. A stream serves at most the viewers that ask
-/// for its bitrate or a higher one. All streams of a channel together serve at most the rate that
-/// its viewers ask for.
+/// for its bitrate or a higher bitrate. All streams of a channel together serve at most the rate
+/// that its viewers ask for.
 fn most_rate(mut capacity: f64, streams: &[Rungs]) -> f64 {
     let mut left: Vec<f64> =
         streams.iter().map(|rungs| rungs.iter().map(|(rate, viewers)| rate * viewers).sum()).collect();
