@@ -1,12 +1,12 @@
-//! One of several controllers: whether it leads, and which decisions it has.
+//! One of several controllers: whether it leads, and which decision it has.
 //!
-//! Each value in the store has a [`Stamp`]. A controller takes over a value of a later lead or of a
-//! higher round. A value that is lost, unreadable or older than the known decision is damage: the
-//! leader writes the known decision again, and the followers keep theirs meanwhile.
+//! Each value in the store has a [`Stamp`]. A controller adopts a value of a later lead or of a
+//! higher round. A value that is lost, unreadable or older than the known decision is damaged: the
+//! leader writes the known decision again, and the followers meanwhile keep the known decision.
 //!
-//! Invariants: a decision is stored before a client is told of it; stored rounds have rising
-//! numbers; at most one question to the store is open. A controller whose store has no other user
-//! leads at once. Leaves out: the store, the decisions. Contract: one mutation of
+//! Invariants: a decision is stored before a client is notified of it; stored rounds have
+//! increasing numbers; at most one request to the store is open. A controller whose store has no
+//! other user leads at once. Leaves out: the store, the decisions. Contract: one mutation of
 //! [`Replica::leading`] or of the replica, then `poll_*` to `None`, then [`Replica::poll_timeout`].
 //! Read [`Replica`] and [`RoleChange`] first.
 
@@ -16,30 +16,30 @@ use anabranch_units::{Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Renewals, or tries for the lead, in the time of a lease.
+/// Renewals, or attempts to get the lead, within the duration of a lease.
 const RENEWALS: u64 = 3;
-/// Retries of a failed question in the time of a lease.
+/// Retries of a failed request within the duration of a lease.
 const RETRIES: u64 = 10;
-/// Rounds in a row without a stored decision after which a controller counts as stalled.
+/// Consecutive rounds without a stored decision after which a controller counts as stalled.
 pub const MISSED_ROUNDS_MAX: u64 = 3;
 
-/// Why no decision is stored.
+/// Reason why no decision is stored.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stall {
-    /// The lead was lost before any of the last decisions was stored.
+    /// Each of the last leads ended before its decision was stored.
     Unkept {
-        /// Decisions in a row.
+        /// Number of consecutive decisions that were not stored.
         rounds: u64,
     },
-    /// No controller leads, as far as the store says.
+    /// No controller leads, according to the store.
     NoLeader {
-        /// Time since the controller was in step with the store.
+        /// Time since the controller last agreed with the store.
         lasts: Duration,
     },
     /// The store does not have the last decision.
     Unwritten {
-        /// Time since the controller was in step with the store.
+        /// Time since the controller last agreed with the store.
         lasts: Duration,
     },
 }
@@ -48,11 +48,11 @@ pub enum Stall {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RoleChange<V, W> {
-    /// This controller leads from now on. Its machine is a new one: clients join it again.
+    /// This controller leads from now on. Its machine is new: clients have to join it again.
     Began,
     /// The lead ended.
     Ended,
-    /// This controller has decided, and the decision is stored.
+    /// This controller has made a decision, and the decision is stored.
     Accepted(Arc<V>),
     /// A decision of another controller, or of an earlier lead, is stored.
     News(Arc<V>),
@@ -60,16 +60,16 @@ pub enum RoleChange<V, W> {
     Void {
         /// Number of the round.
         round: u64,
-        /// The reason.
+        /// Reason why the round changed nothing.
         why: W,
     },
 }
 
-/// Part of a controller.
+/// Role of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Follows,
-    /// The controller has the lead, and reads the stored decision before it begins.
+    /// The controller has the lead, and reads the stored decision before it starts its machine.
     Catches {
         epoch: u64,
         until: Instant,
@@ -80,30 +80,30 @@ enum Role {
     },
 }
 
-/// The store, as its last answer showed it.
+/// State of the store at its last answer.
 #[derive(Debug, Default)]
 struct StoreView {
     value: Stamp,
     revision: u64,
-    /// A value that could not be read, so that it is not read again.
+    /// A value that could not be read, and that is not read again.
     unreadable: Option<Stamp>,
     /// Whether another controller leads.
     is_led: bool,
 }
 
-/// Questions to the store.
+/// Requests to the store.
 #[derive(Debug)]
 struct StoreQueue<V> {
     count: u64,
-    /// Number and time of the question that has no answer yet.
+    /// Number and time of the request that has no answer yet.
     open: Option<(u64, Instant)>,
-    /// Decision of the open question, and the lead under which it was made.
+    /// Decision of the open request, and the lead under which the decision was made.
     written: Option<(Arc<V>, u64)>,
-    /// The open question, until the driver takes it.
+    /// The open request, until the driver takes it.
     ask: Option<(u64, StoreRequest<V>)>,
-    /// When the lead, or its renewal, is asked for next.
+    /// Time of the next request for the lead or its renewal.
     next_at: Instant,
-    /// When a question may follow one that failed.
+    /// Earliest time of a request after a failed request.
     retry_at: Instant,
 }
 
@@ -113,7 +113,7 @@ impl<V> StoreQueue<V> {
     }
 }
 
-/// One of several controllers that share a store; see the module's contract.
+/// One of several controllers that share a store. The module's text defines the contract.
 #[derive(Debug)]
 pub struct Replica<M: Machine> {
     settings: M::Settings,
@@ -121,28 +121,28 @@ pub struct Replica<M: Machine> {
     rounds_after: u64,
     role: Role,
     leader: Option<String>,
-    /// The machine of this lead; `None` while the controller does not lead.
+    /// The machine of this lead. `None` while the controller does not lead.
     machine: Option<M>,
     known: Option<Arc<M::Value>>,
     /// Lead under which the known decision was made.
     known_epoch: u64,
     seen: StoreView,
-    /// Decisions in a row that were not stored.
+    /// Number of consecutive decisions that were not stored.
     unkept_rounds: u64,
-    /// Time since which this controller is out of step with the store; `None` while it is in step.
+    /// Time since which this controller disagrees with the store. `None` while they agree.
     out_since: Option<Instant>,
     questions: StoreQueue<M::Value>,
     /// A decision that is not stored yet.
     keeping: Option<Arc<M::Value>>,
-    /// Messages that wait until the decision is stored.
+    /// Messages that are withheld until the decision is stored.
     held: VecDeque<M::Message>,
     transmits: VecDeque<M::Message>,
     turns: VecDeque<RoleChange<M::Value, M::Void>>,
 }
 
 impl<M: Machine> Replica<M> {
-    /// A controller that has not asked for the lead yet. `lease` is the time for which a lead lasts
-    /// without a renewal. Rounds have higher numbers than `rounds_after` and than stored rounds.
+    /// Creates a controller that has not requested the lead yet. A lead lasts for `lease` unless it
+    /// is renewed. Rounds have higher numbers than `rounds_after` and than stored rounds.
     pub fn new(now: Instant, settings: M::Settings, lease: Duration, rounds_after: u64) -> Self {
         Self {
             settings,
@@ -164,11 +164,11 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The machine, while this controller leads.
+    /// The machine, for changes. `None` while this controller does not lead.
     pub const fn leading(&mut self) -> Option<&mut M> {
         self.machine.as_mut()
     }
-    /// The machine, while this controller leads, for a look at it.
+    /// The machine, read-only. `None` while this controller does not lead.
     pub const fn machine(&self) -> Option<&M> {
         self.machine.as_ref()
     }
@@ -176,12 +176,12 @@ impl<M: Machine> Replica<M> {
     pub const fn leads(&self) -> bool {
         matches!(self.role, Role::Leads { .. })
     }
-    /// Whether this controller leads at `now`. A process that was suspended may still count as
-    /// leader after its lease has ended.
+    /// Whether this controller leads at `now`. Differs from [`Replica::leads`] if the process was
+    /// suspended until after the end of its lease.
     pub fn leads_at(&self, now: Instant) -> bool {
         matches!(self.role, Role::Leads { until, .. } if now < until)
     }
-    /// Address of another controller that leads, as far as it is known.
+    /// Address of another controller that leads. `None` if the leader is not known.
     pub fn leader(&self) -> Option<&str> {
         self.leader.as_deref().filter(|_| !self.leads())
     }
@@ -190,8 +190,8 @@ impl<M: Machine> Replica<M> {
         self.known.as_ref()
     }
 
-    /// Why no decision was stored for [`MISSED_ROUNDS_MAX`] rounds; `None` while rounds go on, or
-    /// while there is nothing to decide.
+    /// Reason why no decision was stored for [`MISSED_ROUNDS_MAX`] rounds. `None` while rounds
+    /// continue, or while no decision is needed.
     pub fn stall(&self, now: Instant) -> Option<Stall> {
         if self.unkept_rounds >= MISSED_ROUNDS_MAX {
             return Some(Stall::Unkept { rounds: self.unkept_rounds });
@@ -202,7 +202,7 @@ impl<M: Machine> Replica<M> {
         (lasts >= M::round_time(&self.settings) * MISSED_ROUNDS_MAX).then_some(stall)
     }
 
-    /// One of `of` parts of the lease.
+    /// The duration of the lease, divided by `of`.
     const fn part(&self, of: u64) -> Duration {
         Duration::from_ps(self.lease.as_ps() / of)
     }
@@ -211,7 +211,7 @@ impl<M: Machine> Replica<M> {
         self.known.as_deref().map_or(0, M::round)
     }
 
-    /// Takes in the result of a job.
+    /// Takes the result of a job.
     pub fn handle_answer(&mut self, now: Instant, job: &M::Job, answer: M::Answer) {
         if let Some(machine) = &mut self.machine {
             machine.handle_answer(now, job, answer);
@@ -219,8 +219,8 @@ impl<M: Machine> Replica<M> {
         self.go_on(now);
     }
 
-    /// Takes in the store's answer to the question with this number. `None` stands for no answer in
-    /// time: the question may have been carried out.
+    /// Takes the store's answer to the request with this number. `None` means that no answer
+    /// arrived in time; the store may have executed the request.
     pub fn handle_told(&mut self, now: Instant, number: u64, told: Option<StoreReply<M::Value>>) {
         let Some((_, asked_at)) = self.questions.open.take_if(|(open, _)| *open == number) else { return };
         let written = self.questions.written.take();
@@ -268,8 +268,8 @@ impl<M: Machine> Replica<M> {
         self.go_on(now);
     }
 
-    /// Notes the store's value. A store whose revision has fallen is another one: its leads so far
-    /// count as earlier than the known decision's.
+    /// Records the store's value. A store whose revision has decreased was replaced: all its leads
+    /// up to now count as earlier than the lead of the known decision.
     fn note_found(&mut self, revision: u64, last: Stamp) {
         if revision < self.seen.revision {
             self.known_epoch = revision;
@@ -281,7 +281,7 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// Whether this controller must take a value over: its lead is later, or its round is higher.
+    /// Whether this controller must adopt a value: its lead is later, or its round is higher.
     fn is_newer(&self, stamp: Stamp) -> bool {
         let known = self.known.as_deref().map(M::round);
         stamp != Stamp::default()
@@ -292,7 +292,7 @@ impl<M: Machine> Replica<M> {
         self.is_newer(self.seen.value) && self.seen.unreadable != Some(self.seen.value)
     }
 
-    /// Whether the store's value is damaged: it is not the known decision.
+    /// Whether the store's value is damaged, because it is not the known decision.
     fn is_damaged(&self) -> bool {
         let value = self.seen.value;
         let is_known = |known: &M::Value| (value.epoch, value.round) == (self.known_epoch, M::round(known));
@@ -304,7 +304,8 @@ impl<M: Machine> Replica<M> {
         match decision {
             Some(decision) if self.is_newer(last) => {
                 if self.leads() {
-                    // Another controller has written it: the next lead goes on from there.
+                    // Another controller has written the decision: the next lead starts from this
+                    // decision.
                     self.end_lead();
                     self.questions.next_at = now;
                 }
@@ -354,7 +355,7 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// Runs the deadlines that are due.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Some(machine) = &mut self.machine
             && machine.poll_timeout().is_some_and(|at| at <= now)
@@ -364,7 +365,8 @@ impl<M: Machine> Replica<M> {
         self.go_on(now);
     }
 
-    /// Ends a lead whose lease is over, drains the machine, and asks the store the next question.
+    /// Ends a lead whose lease has expired, drains the machine, and makes the next request to the
+    /// store.
     fn go_on(&mut self, now: Instant) {
         if let Role::Leads { until, .. } | Role::Catches { until, .. } = self.role
             && now >= until
@@ -386,7 +388,7 @@ impl<M: Machine> Replica<M> {
         self.questions.ask = Some((self.questions.count, ask));
     }
 
-    /// The next question to the store.
+    /// The next request to the store.
     fn question(&self, now: Instant) -> Option<StoreRequest<M::Value>> {
         let is_due = now >= self.questions.next_at;
         match &self.role {
@@ -402,8 +404,9 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The decision that a leader writes next, with the lead under which it was made: a new one, or
-    /// the known one in place of a damaged value.
+    /// The decision that a leader writes next, with the lead under which it was made. A new
+    /// decision has priority over the known decision, which is written again if the stored value is
+    /// damaged.
     fn to_write(&self, epoch: u64) -> Option<(u64, Arc<M::Value>)> {
         let new = self.keeping.as_ref().map(|decision| (epoch, Arc::clone(decision)));
         new.or_else(|| {
@@ -412,8 +415,8 @@ impl<M: Machine> Replica<M> {
         })
     }
 
-    /// Whether rounds cannot go on as the store is now: no controller leads, or the stored value is
-    /// not the known decision.
+    /// Whether the present state of the store prevents rounds: no controller leads, or the stored
+    /// value is not the known decision.
     fn is_out_of_step(&self) -> bool {
         match self.role {
             Role::Leads { epoch, .. } => self.to_write(epoch).is_some(),
@@ -423,7 +426,7 @@ impl<M: Machine> Replica<M> {
     }
 
     fn drain_machine(&mut self) {
-        // The machine waits until its decision is stored.
+        // The machine is not drained until its decision is stored.
         let Some(machine) = self.machine.as_mut().filter(|_| self.keeping.is_none()) else { return };
         while let Some(event) = machine.poll_event() {
             match event {
@@ -437,27 +440,27 @@ impl<M: Machine> Replica<M> {
         }
     }
 
-    /// The next message of the machine, until `None`.
+    /// The next message of the machine. `None` if no message is left.
     pub fn poll_transmit(&mut self) -> Option<M::Message> {
         self.drain_machine();
         self.transmits.pop_front()
     }
-    /// The next change, until `None`.
+    /// The next change. `None` if no change is left.
     pub fn poll_turn(&mut self) -> Option<RoleChange<M::Value, M::Void>> {
         self.drain_machine();
         self.turns.pop_front()
     }
-    /// The next job, until `None`; its result goes to [`Replica::handle_answer`].
+    /// The next job. `None` if no job is left. [`Replica::handle_answer`] takes the job's result.
     pub fn poll_job(&mut self) -> Option<M::Job> {
         self.machine.as_mut().and_then(M::poll_job)
     }
-    /// The next question to the store, with its number, until `None`; the answer goes to
-    /// [`Replica::handle_told`] within a third of the lease.
+    /// The next request to the store, with its number. `None` if no request is left.
+    /// [`Replica::handle_told`] takes the answer within a third of the lease.
     pub fn poll_ask(&mut self, now: Instant) -> Option<(u64, StoreRequest<M::Value>)> {
         self.go_on(now);
         self.questions.ask.take()
     }
-    /// When [`Replica::handle_timeout`] is due.
+    /// Time of the next call of [`Replica::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let of_lead = match self.role {
             Role::Leads { until, .. } | Role::Catches { until, .. } => Some(until),

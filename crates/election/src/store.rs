@@ -1,10 +1,10 @@
-//! Questions to a store of decisions, and its answers.
+//! Requests to a store of decisions, and its answers.
 //!
-//! Leaves out: the stores, which are drivers'. Read [`StoreRequest`] and [`StoreReply`].
+//! Leaves out: the stores, which the drivers provide. Read [`StoreRequest`] and [`StoreReply`].
 
 use std::sync::Arc;
 
-/// Identity of the stored decision. The default stands for an empty store.
+/// Identity of the stored decision. The default denotes an empty store.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Revision of the store at which the value was written.
@@ -15,28 +15,28 @@ pub struct Stamp {
     pub round: u64,
 }
 
-/// A question to the store. A store carries out every question.
+/// A request to the store. Every store supports all requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreRequest<V> {
-    /// Give the lead to this controller, for a lease, unless another one has it. If this one has it
-    /// already, its lease starts again.
+    /// Give the lead to this controller, for the duration of a lease, unless another controller
+    /// leads. If this controller leads already, its lease starts again.
     Lead,
     /// Renew the lease.
     Renew {
         /// Number of the lead.
         epoch: u64,
     },
-    /// Store a decision, if this lead still stands and the stored value is still `before`. If the
+    /// Store a decision, if this lead is still valid and the stored value is still `before`. If the
     /// decision is stored already, the answer is [`StoreReply::Kept`].
     Keep {
         /// Number of the lead.
         epoch: u64,
-        /// Lead under which the round was decided: an earlier one if a known decision is written
+        /// Lead under which the round was decided: an earlier lead if a known decision is written
         /// again.
         decided: u64,
-        /// The value that is replaced.
+        /// Stamp of the value that is replaced.
         before: Stamp,
-        /// The decision.
+        /// Decision to store.
         decision: Arc<V>,
     },
     /// Read the stored decision.
@@ -46,54 +46,54 @@ pub enum StoreRequest<V> {
 /// The store's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreReply<V> {
-    /// This controller leads. Its lease began no earlier than the question.
+    /// This controller leads. Its lease began no earlier than the request was sent.
     Leads {
         /// Number of the lead, which no other lead has.
         epoch: u64,
-        /// Revision of the whole store; it falls only if the store was replaced.
+        /// Revision of the whole store, which decreases only if the store was replaced.
         revision: u64,
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
     /// Another controller leads.
     Follows {
-        /// Address of the leader for clients; `None` while no controller can lead.
+        /// Address of the leader for clients. `None` while no controller can lead.
         leader: Option<String>,
         /// Revision of the whole store.
         revision: u64,
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
     /// The lease is renewed.
     Renewed {
         /// Revision of the whole store.
         revision: u64,
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
     /// The decision is stored.
     Kept {
-        /// Revision at which it was written.
+        /// Revision of the store at which the decision was written.
         revision: u64,
     },
-    /// The lead stands, but the stored value is not the expected one: nothing was done.
+    /// The lead is valid, but the stored value is not the expected value: nothing was written.
     Changed {
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
     },
-    /// The lead does not stand any more: nothing was done.
+    /// The lead is not valid: nothing was changed.
     Lost,
     /// The stored decision.
     Last {
-        /// The stored value.
+        /// Stamp of the stored value.
         last: Stamp,
-        /// Its content; `None` for an empty store or an unreadable value.
+        /// The stored decision. `None` for an empty store or an unreadable value.
         decision: Option<Arc<V>>,
     },
 }
 
 impl<V> StoreRequest<V> {
-    /// The same question about another form of the decision.
+    /// The same request with another representation of the decision.
     pub fn map<U>(self, form: impl FnOnce(Arc<V>) -> Arc<U>) -> StoreRequest<U> {
         match self {
             Self::Lead => StoreRequest::Lead,
@@ -107,7 +107,7 @@ impl<V> StoreRequest<V> {
 }
 
 impl<V> StoreReply<V> {
-    /// The same answer with another form of the decision.
+    /// The same answer with another representation of the decision.
     pub fn map<U>(self, form: impl FnOnce(Arc<V>) -> Arc<U>) -> StoreReply<U> {
         match self {
             Self::Leads { epoch, revision, last } => StoreReply::Leads { epoch, revision, last },

@@ -1,11 +1,11 @@
 //! The sans-IO contract between protocol state machines and the drivers that run them.
 //!
-//! A state machine never reads a clock, a socket or a file: time enters as `now`, messages enter
-//! through `handle_*`, and messages, events and deadlines leave through `poll_*`. The same state
-//! machine then runs in the simulator, in the emulator and on real sockets.
+//! A state machine never reads a clock, a socket or a file. Time is passed as `now`, messages are
+//! passed to `handle_*`, and `poll_*` returns messages, events and deadlines. So the same state
+//! machine runs in the simulator, in the emulator and on real sockets.
 //!
 //! Contract: one mutation, then drain [`Endpoint::poll_transmit`] and [`Endpoint::poll_event`] to
-//! `None`, then read [`Endpoint::poll_timeout`]. `now` never goes back.
+//! `None`, then read [`Endpoint::poll_timeout`]. `now` never decreases.
 //!
 //! Leaves out: any driver. Read [`Endpoint`], [`Payload`] and [`WireMessage`] first.
 
@@ -14,27 +14,27 @@ pub use bytes::Bytes;
 
 /// A message with a known size on the wire.
 pub trait Message: Clone {
-    /// Bytes on the wire, this protocol's headers included and those below it not.
+    /// Bytes on the wire, including this protocol's headers, without the headers of lower layers.
     fn wire_len(&self) -> u32;
-    /// Returns true if queues may mark it instead of dropping it (RFC 3168: ECT).
+    /// Returns true if queues may mark the message instead of dropping it (RFC 3168: ECT).
     fn is_ect(&self) -> bool {
         false
     }
-    /// Marks it as having met congestion (CE). Called only if [`Message::is_ect`].
+    /// Marks the message with congestion experienced (CE). Called only if [`Message::is_ect`].
     fn mark_ce(&mut self) {}
-    /// Marks it because a switch reports a circuit from its receiver to its sender, present or
-    /// imminent.
+    /// Marks the message because a switch reports a present or imminent circuit from the message's
+    /// receiver to its sender.
     fn mark_circuit(&mut self) {}
 }
 
-/// A message that can cross a real socket. Only messages over [`Bytes`] implement it, so that a
-/// phantom payload of the simulator cannot reach one.
+/// A message that can be sent on a real socket. Only messages over [`Bytes`] implement this trait,
+/// so that no real socket carries the length-only payload of the simulator.
 pub trait WireMessage: Message + Sized {
     /// Appends the encoding to `out`: exactly [`Message::wire_len`] bytes.
     fn encode(&self, out: &mut Vec<u8>);
-    /// Reads one message from the whole of `bytes`.
+    /// Reads one message that occupies all of `bytes`.
     ///
-    /// Errors: see [`DecodeError`]; never panics, whatever the bytes.
+    /// Errors: [`DecodeError`]. Never panics.
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
 }
 
@@ -42,27 +42,27 @@ pub trait WireMessage: Message + Sized {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The message ends before its own fields do.
+    /// The message ends before its last field.
     TooShort {
-        /// Bytes that the fields read so far ask for.
+        /// Number of bytes that the fields read so far require.
         need: usize,
-        /// Bytes there are.
+        /// Number of bytes in the message.
         got: usize,
     },
     /// A length field is above the protocol's limit.
     TooLong {
         /// The largest length allowed.
         limit: usize,
-        /// The length claimed.
+        /// The length in the message.
         got: usize,
     },
-    /// The kind byte names no message of this protocol.
+    /// No message of this protocol has this kind byte.
     UnknownKind(u8),
-    /// The peer speaks a version that this program does not.
+    /// The peer uses a protocol version that this program does not support.
     UnknownVersion(u8),
-    /// Bytes are left after the message.
+    /// Bytes follow the message.
     Trailing {
-        /// Number of bytes.
+        /// Number of bytes after the message.
         extra: usize,
     },
 }
@@ -82,7 +82,7 @@ impl std::fmt::Display for DecodeError {
 }
 impl std::error::Error for DecodeError {}
 
-/// Bulk data as a machine carries it: real [`Bytes`] on a wire, or only a [`Len`] in the simulator.
+/// Bulk data in a machine: real [`Bytes`] on a wire, or only a [`Len`] in the simulator.
 pub trait Payload: Clone {
     /// Length in bytes.
     fn len(&self) -> usize;
@@ -110,28 +110,28 @@ impl Payload for Bytes {
 /// An outgoing message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit<M> {
-    /// The receiver.
+    /// Receiver of the message.
     pub to: PeerId,
-    /// When it may leave at the earliest (pacing); `None` for at once.
+    /// Earliest time to send the message (pacing). `None` means at once.
     pub not_before: Option<Instant>,
     /// The message.
     pub msg: M,
 }
 
-/// A protocol machine for datagrams. See the module's contract.
+/// A protocol machine for datagrams. The module's text defines the contract.
 pub trait Endpoint {
-    /// The messages that it sends and receives.
+    /// The messages that the machine sends and receives.
     type Msg: Message;
-    /// The events for its user.
+    /// The events for the user of the machine.
     type Event;
-    /// Takes in a message that arrived at `now`.
+    /// Takes a message that arrived at `now`.
     fn handle_message(&mut self, now: Instant, from: PeerId, msg: Self::Msg);
-    /// Tells the machine that `now` has come; deadlines that are due run.
+    /// Handles the deadlines that have passed at `now`.
     fn handle_timeout(&mut self, now: Instant);
-    /// The next message to send, until `None`.
+    /// The next message to send. `None` if no message is left.
     fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<Self::Msg>>;
-    /// The next event for the user, until `None`.
+    /// The next event for the user. `None` if no event is left.
     fn poll_event(&mut self) -> Option<Self::Event>;
-    /// When to call `handle_timeout` next.
+    /// Time of the next call of [`Endpoint::handle_timeout`].
     fn poll_timeout(&self) -> Option<Instant>;
 }

@@ -1,7 +1,8 @@
-//! Hybrid control of relays: the controller's decisions, merged with the local state of each node.
+//! Hybrid control of relays: the controller's decisions, combined with the local state of each
+//! node.
 //!
 //! Source: VDN, §4.2.4 to §4.4. The controller plans trees slowly, for the whole network. A node
-//! overrides a planned route at once where the route's evidence no longer holds, and returns to the
+//! overrides a planned route at once if the evidence for the route has changed, and returns to the
 //! plan when the evidence agrees again. Requests travel up the tiers and video travels down, so no
 //! route can form a loop.
 //!

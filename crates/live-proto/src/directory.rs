@@ -1,13 +1,13 @@
-//! The published places of viewers: channels, edges, groups of viewers, and the edge of each group
-//! for each object.
+//! The published directory: channels, edges, groups of viewers, and the edge of each group for each
+//! object.
 //!
 //! The controller builds a [`Directory`]; DNS, content steering and the edges read it. A viewer's
-//! group follows from its address. A group without a place in the plan gets an edge that already
-//! has the object, or else its nearest (§4.4.2, "Initial requests"). As a file a directory is the
-//! JSON of [`DirectoryContents`].
+//! group is derived from its address. A group without a planned edge gets an edge that already has
+//! the object, or else its nearest edge (§4.4.2, "Initial requests"). The file format of a
+//! directory is the JSON of [`DirectoryContents`].
 //!
-//! Leaves out: how a directory travels, and the messages of viewers. Read [`Directory`] and
-//! [`DirectoryContents`] first; [`names`] has its names of DNS.
+//! Leaves out: the transfer of a directory, and the messages of viewers. Read [`Directory`] and
+//! [`DirectoryContents`] first; [`names`] has the directory's DNS names.
 
 #[doc(hidden)]
 pub mod exercise;
@@ -37,13 +37,14 @@ pub const CHANNELS_MAX: usize = 65_536;
 pub const RENDITIONS_MAX: usize = 32;
 /// Most edges that a group lists.
 pub const GROUP_EDGES_MAX: usize = 64;
-/// Most addresses of an edge: their records fit a small DNS answer.
+/// Most addresses of an edge. With 8 records a DNS answer stays small.
 pub const EDGE_ADDRESSES_MAX: usize = 8;
-/// Most address prefixes of all groups: as many as the routing table of the Internet has.
+/// Most address prefixes of all groups: about the size of the Internet's routing table.
 pub const PREFIXES_MAX: usize = 1_048_576;
-/// Most places of viewers.
+/// Most planned edges: pairs of a group and an object.
 pub const PLACES_MAX: usize = 1_048_576;
-/// Longest text of a directory: room for all prefixes and places.
+/// Longest text of a directory: room for [`PREFIXES_MAX`] prefixes and [`PLACES_MAX`] planned
+/// edges.
 pub const DIRECTORY_BYTES_MAX: usize = 256 << 20;
 /// Longest name of a channel, rendition, edge or group: a label of DNS (RFC 1035, section 2.3.4).
 pub const LABEL_BYTES_MAX: usize = 63;
@@ -59,7 +60,7 @@ pub struct EdgeId(pub u32);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rendition {
-    /// A label of DNS, unique within the channel.
+    /// DNS label, unique within the channel.
     pub name: String,
     /// Rate of the stream, unique within the channel.
     pub bitrate: BitRate,
@@ -69,9 +70,9 @@ pub struct Rendition {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channel {
-    /// A label of DNS, unique within the directory.
+    /// DNS label, unique within the directory.
     pub name: String,
-    /// At least one.
+    /// Renditions of the channel, at least one.
     pub renditions: Vec<Rendition>,
 }
 
@@ -79,15 +80,16 @@ pub struct Channel {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edge {
-    /// A label of DNS, unique within the directory.
+    /// DNS label, unique within the directory.
     pub name: String,
-    /// Base of the URLs that viewers ask, without a path: `http://198.51.100.7:8080`.
+    /// Base of the URLs that viewers request, without a path: `http://198.51.100.7:8080`.
     pub url: String,
-    /// Addresses that DNS answers.
+    /// Addresses that DNS returns for the edge.
     pub addresses: Vec<IpAddr>,
     /// Whether the edge is up and takes new viewers.
     pub is_open: bool,
-    /// Objects that the edge receives. Objects of no channel are allowed, and never asked for.
+    /// Objects that the edge receives. Objects of unknown channels are allowed, and never
+    /// requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<Object>,
 }
@@ -96,9 +98,9 @@ pub struct Edge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Unique within the directory.
+    /// Name, unique within the directory.
     pub name: String,
-    /// Addresses of the group's viewers. The longest prefix of all groups counts.
+    /// Address prefixes of the group's viewers. The longest matching prefix of all groups decides.
     #[serde(default)]
     pub prefixes: Vec<AddressPrefix>,
     /// Edges for the group, the nearest first.
@@ -111,9 +113,9 @@ pub struct Group {
 pub struct PlannedEdge {
     /// Group of the viewers.
     pub group: GroupId,
-    /// Stream that they watch.
+    /// Object that the viewers watch.
     pub object: Object,
-    /// Edge that serves them.
+    /// Edge that serves the viewers.
     pub edge: EdgeId,
 }
 
@@ -121,7 +123,7 @@ pub struct PlannedEdge {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DirectoryContents {
-    /// Decision of the controller that the places follow.
+    /// Decision of the controller from which the planned edges come.
     pub version: Version,
     /// Channels, by [`ChannelId`].
     pub channels: Vec<Channel>,
@@ -129,10 +131,11 @@ pub struct DirectoryContents {
     pub edges: Vec<Edge>,
     /// Groups, by [`GroupId`].
     pub groups: Vec<Group>,
-    /// Group of all addresses outside the groups' prefixes. `None`: these viewers are unmapped.
+    /// Group of all addresses outside the groups' prefixes. If `None`, these addresses have no
+    /// group.
     #[serde(default)]
     pub default_group: Option<GroupId>,
-    /// Planned places, at most one for each group and object.
+    /// Planned edges, at most one for each group and object.
     #[serde(default)]
     pub places: Vec<PlannedEdge>,
 }
@@ -143,71 +146,72 @@ pub struct DirectoryContents {
 pub enum DirectoryError {
     /// Text longer than [`DIRECTORY_BYTES_MAX`].
     TooLong(usize),
-    /// Text that is no directory in JSON; the reader's reason, with the place of the fault.
+    /// Text that is not a directory in JSON. Holds the reader's reason and the fault's position.
     BadText(String),
     /// More entries than the limit.
     TooMany {
-        /// Kind of the entries, and where they stand.
+        /// Kind of the entries, and where they are listed.
         what: String,
         /// Number of entries.
         count: usize,
-        /// The limit.
+        /// Most entries allowed.
         most: usize,
     },
-    /// A name that is no label of DNS in lower case.
+    /// A name that is not a DNS label in lower case.
     BadName {
-        /// Kind of the named thing.
+        /// Kind of the named entry.
         what: &'static str,
-        /// The name.
+        /// Name that is refused.
         name: String,
     },
-    /// Two things of one kind with one name.
+    /// Two entries of one kind with the same name.
     NameTaken {
-        /// Kind of the named things.
+        /// Kind of the named entries.
         what: &'static str,
-        /// The name.
+        /// Name that both entries have.
         name: String,
     },
     /// A channel without a rendition.
     NoRendition(String),
     /// A rendition of 0 bit/s.
     NoBitrate {
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// The rendition.
+        /// Name of the rendition.
         rendition: String,
     },
-    /// Two renditions of one channel with one bitrate, which tells them apart elsewhere.
+    /// Two renditions of one channel with the same bitrate. Objects are identified by their
+    /// bitrate.
     BitrateTaken {
-        /// The channel.
+        /// Name of the channel.
         channel: String,
-        /// The bitrate.
+        /// Bitrate that both renditions have.
         bitrate: BitRate,
     },
-    /// A base URL of an edge that is none.
+    /// A base URL of an edge that is not valid.
     BadUrl {
-        /// The edge.
+        /// Name of the edge.
         edge: String,
-        /// The URL.
+        /// Base URL of the edge.
         url: String,
     },
     /// A prefix that is listed twice.
     PrefixTaken(AddressPrefix),
-    /// An index that has no edge.
+    /// An index of an edge that does not exist.
     NoSuchEdge {
-        /// Where the index stands.
+        /// Where the index occurs.
         place: String,
-        /// The index.
+        /// Index that no edge has.
         edge: EdgeId,
     },
-    /// An index that has no group.
+    /// An index of a group that does not exist.
     NoSuchGroup {
-        /// Where the index stands.
+        /// Where the index occurs.
         place: &'static str,
-        /// The index.
+        /// Index that no group has.
         group: GroupId,
     },
-    /// Two places for one group and one object.
+    /// Two planned edges for one group and one object.
     PlaceTaken(GroupId, Object),
 }
 
@@ -257,11 +261,11 @@ impl fmt::Display for DirectoryError {
 
 impl std::error::Error for DirectoryError {}
 
-/// The published places of viewers. See the module.
+/// A checked directory of channels, edges and groups. See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "DirectoryContents")]
 pub struct Directory {
-    /// The contents; places, and objects of edges, are sorted.
+    /// The contents. Planned edges are sorted, and so are the objects of each edge.
     contents: DirectoryContents,
     channels: BTreeMap<String, ChannelId>,
     group_names: BTreeMap<String, GroupId>,
@@ -288,9 +292,9 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// A directory of these contents.
+    /// Creates a directory of these contents.
     ///
-    /// Errors: the first defect; see [`DirectoryError`].
+    /// Errors: the first defect found; see [`DirectoryError`].
     pub fn new(mut contents: DirectoryContents) -> Result<Self, DirectoryError> {
         let channels = check_channels(&contents.channels)?;
         check_edges(&contents.edges)?;
@@ -311,7 +315,7 @@ impl Directory {
 
     /// Reads a directory in JSON.
     ///
-    /// Errors: text that is too long or no directory; the first defect of its contents.
+    /// Errors: text that is too long or not a directory; the first defect of its contents.
     pub fn read(text: &[u8]) -> Result<Self, DirectoryError> {
         if text.len() > DIRECTORY_BYTES_MAX {
             return Err(DirectoryError::TooLong(text.len()));
@@ -320,22 +324,22 @@ impl Directory {
         Self::new(contents.map_err(|error| DirectoryError::BadText(brief(&error.to_string(), 256)))?)
     }
 
-    /// The contents; places, and objects of edges, are sorted.
+    /// The contents. Planned edges are sorted, and so are the objects of each edge.
     pub const fn contents(&self) -> &DirectoryContents {
         &self.contents
     }
 
-    /// Decision of the controller that the places follow.
+    /// Decision of the controller from which the planned edges come.
     pub const fn version(&self) -> Version {
         self.contents.version
     }
 
-    /// The edge of this id.
+    /// The edge with this id.
     pub fn edge(&self, id: EdgeId) -> Option<&Edge> {
         self.contents.edges.get(id.0 as usize)
     }
 
-    /// The channel of this name.
+    /// The channel with this name.
     pub fn channel(&self, name: &str) -> Option<(ChannelId, &Channel)> {
         let id = *self.channels.get(name)?;
         Some((id, &self.contents.channels[id.0 as usize]))
@@ -355,31 +359,33 @@ impl Directory {
         Some(Object { channel: id, bitrate })
     }
 
-    /// The group of this name.
+    /// The group with this name.
     pub fn group_named(&self, name: &str) -> Option<GroupId> {
         self.group_names.get(name).copied()
     }
 
-    /// The group of a viewer's address by the longest prefix, and the scope of this answer: the
-    /// length of the shortest prefix around the address in which all addresses have this group.
-    /// Longer prefixes of neighbours count, and so do addresses outside all prefixes (RFC 7871,
-    /// section 7.2.1). `None` if the address is unmapped and no group is the default.
+    /// The group of a viewer's address by the longest prefix, and the scope of the answer. The
+    /// scope is the length of the shortest prefix around the address in which all addresses have
+    /// this group. It accounts for longer prefixes of other groups and for addresses outside all
+    /// prefixes (RFC 7871, section 7.2.1). The group is `None` if the address matches no prefix and
+    /// there is no default group.
     ///
     /// Cost: a binary search.
     pub fn group_of(&self, address: IpAddr) -> (Option<GroupId>, u8) {
         self.groups.lookup(address)
     }
 
-    /// The edge for viewers of a group. The planned edge counts if it is open; then an open edge of
-    /// the group that has the object; then its nearest open edge (§4.4.2). Viewers without a group
-    /// get an open edge that has the object, or else the first open one.
+    /// The edge for viewers of a group (§4.4.2). The planned edge is used if it is open. Otherwise
+    /// an open edge of the group that has the object is used, or else the group's nearest open
+    /// edge. Viewers without a group get an open edge that has the object, or else the first open
+    /// edge.
     ///
-    /// Returns `None` if the group is not known or none of its edges is open.
+    /// Returns `None` if the group is unknown or none of its edges is open.
     pub fn edge_for(&self, group: Option<GroupId>, object: Object) -> Option<EdgeId> {
         self.pathways(group, object).next()
     }
 
-    /// Open edges for viewers of a group in order of preference, [`Self::edge_for`]'s first.
+    /// Open edges for viewers of a group in order of preference, beginning with [`Self::edge_for`].
     pub fn pathways(&self, group: Option<GroupId>, object: Object) -> impl Iterator<Item = EdgeId> {
         let planned = group.and_then(|group| self.planned(group, object));
         let edges = move || self.edges_of(group).filter(|edge| self.is_open(*edge));
@@ -389,14 +395,14 @@ impl Directory {
         planned.into_iter().chain(others)
     }
 
-    /// Open edges for viewers of a group in order of preference: [`Self::pathways`]. A group without
-    /// an open edge has the edges of viewers without a group.
+    /// Open edges for viewers of a group in order of preference, as [`Self::pathways`]. A group
+    /// without an open edge gets the edges of viewers without a group.
     pub fn serving_edges(&self, group: Option<GroupId>, object: Object) -> impl Iterator<Item = EdgeId> {
         let own = group.filter(|_| self.edge_for(group, object).is_some());
         self.pathways(own, object)
     }
 
-    /// Edges of a group, or all edges for viewers without one.
+    /// Edges of a group. Viewers without a group get all edges.
     fn edges_of(&self, group: Option<GroupId>) -> impl Iterator<Item = EdgeId> {
         let listed = group.map(|group| self.contents.groups.get(group.0 as usize));
         let own = listed.flatten().map(|group| &*group.edges).unwrap_or_default();
@@ -419,7 +425,7 @@ impl Directory {
     }
 }
 
-/// Whether a name is a label of DNS in lower case (RFC 1123, section 2.1).
+/// Whether a name is a DNS label in lower case (RFC 1123, section 2.1).
 fn is_label(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=LABEL_BYTES_MAX).contains(&name.len())

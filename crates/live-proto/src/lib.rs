@@ -1,11 +1,12 @@
-//! Live video over trees of relays: a central optimiser, and local control of each relay, without I/O.
+//! Live video over trees of relays: a central optimiser, and local control of each relay, without
+//! I/O.
 //!
 //! Source: VDN, in Mukerjee, *Eliminating Adverse Control Plane Interactions in Independent Network Systems* (2018), chapter 4.
 //!
-//! A [`Network`] has tiers of nodes with links between them; an [`Object`] is one channel at one bitrate.
-//! [`plan`] decides which links carry which object. [`control`] merges that decision with the local
-//! state of each relay. [`relay`] fetches each object once and forwards it to all that wait for it.
-//! [`directory`] says which edge serves which viewers. [`simulated`] runs all of it in the simulator.
+//! A [`Network`] has tiers of nodes with links between them. An [`Object`] is one channel at one
+//! bitrate. [`plan`] decides which links carry which object. [`control`] combines this plan with
+//! the local state of each node. [`relay`] fetches each object once and forwards it to all viewers.
+//! [`directory`] maps viewers to edges. [`simulated`] runs the whole system in the simulator.
 //! Leaves out: sockets, clocks, encoding of video.
 
 pub mod control;

@@ -1,4 +1,4 @@
-//! The relays, the links between their tiers, and the objects that they carry.
+//! The nodes, the links between their tiers, and the objects that nodes carry.
 
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub struct ChannelId(pub u32);
 /// One channel at one bitrate: the unit that a tree carries (§4.5, "object").
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Object {
-    /// The video.
+    /// Channel of the object.
     pub channel: ChannelId,
     /// The rate of its stream.
     pub bitrate: BitRate,
@@ -51,9 +51,9 @@ impl NodeId {
 /// A cluster of servers at one location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Unique within the network.
+    /// Name, unique within the network.
     pub name: String,
-    /// Place in the direction of the video.
+    /// Tier of the node.
     pub tier: Tier,
 }
 
@@ -66,7 +66,7 @@ pub struct Link {
     pub to: NodeId,
     /// Rate available to video.
     pub capacity: BitRate,
-    /// Price of a carried Mbit/s, in any currency. Finite, at least 0.
+    /// Cost per carried Mbit/s, in any currency. Finite, at least 0.
     pub cost: f64,
 }
 
@@ -90,11 +90,11 @@ pub enum NetworkError {
     TooManyLinks(usize),
     /// A name that is empty or longer than [`NAME_BYTES_MAX`].
     BadName(String),
-    /// Two nodes of one name.
+    /// Two nodes with the same name.
     NameTaken(String),
     /// An end of a link that is not a node.
     NoSuchNode(NodeId),
-    /// A link that does not lead from a tier to the next.
+    /// A link that does not lead from a tier to the next tier.
     NotDownwards(String, String),
     /// Two links between the same nodes.
     LinkTaken(String, String),
@@ -126,23 +126,24 @@ impl std::fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
-/// Refusal of a changed network: nodes and links keep their ids, so they change in place and new
-/// ones come last. A link of capacity 0 and a drained node count as removed.
+/// Reason why a changed network is refused. A change keeps the ids of nodes and links: changed
+/// entries keep their positions, and added entries are last. Capacity 0 removes a link, and a drain
+/// removes a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChangeError {
     /// Fewer nodes than before.
     FewerNodes {
-        /// Number before.
+        /// Number of nodes before the change.
         before: usize,
-        /// Number in the changed network.
+        /// Number of nodes in the changed network.
         after: usize,
     },
     /// Fewer links than before.
     FewerLinks {
-        /// Number before.
+        /// Number of links before the change.
         before: usize,
-        /// Number in the changed network.
+        /// Number of links in the changed network.
         after: usize,
     },
     /// A node with another name or tier.
@@ -195,7 +196,7 @@ impl Network {
         }
     }
 
-    /// A network of these nodes and links.
+    /// Creates a network of these nodes and links.
     ///
     /// Errors: see [`NetworkError`].
     pub fn new(nodes: Vec<Node>, links: Vec<Link>) -> Result<Self, NetworkError> {
@@ -250,15 +251,15 @@ impl Network {
     pub fn links(&self) -> &[Link] {
         &self.links
     }
-    /// The node of this id.
+    /// The node with this id.
     ///
-    /// Panics: if the network has none of it.
+    /// Panics: if the network has no such node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }
-    /// The link of this id.
+    /// The link with this id.
     ///
-    /// Panics: if the network has none of it.
+    /// Panics: if the network has no such link.
     pub fn link(&self, id: LinkId) -> &Link {
         &self.links[id.index()]
     }
@@ -274,7 +275,7 @@ impl Network {
     pub fn tier(&self, tier: Tier) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().zip(0..).filter(move |(node, _)| node.tier == tier).map(|(_, n)| NodeId(n))
     }
-    /// The node of this name.
+    /// The node with this name.
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.nodes.iter().zip(0..).find(|(node, _)| node.name == name).map(|(_, n)| NodeId(n))
     }
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_from_each_tier_to_the_next() {
+    fn links_connect_each_tier_to_the_next_only() {
         let network = Network::new(nodes(), vec![link(0, 1), link(1, 2)]).expect("two good links");
         assert_eq!(network.links_in(NodeId(2)), [LinkId(1)]);
         assert_eq!(network.links_out(NodeId(0)), [LinkId(0)]);
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn each_defect_has_its_line() {
+    fn each_network_defect_has_its_message() {
         let cost = Link { cost: f64::NAN, ..link(0, 1) };
         let cases = [
             (vec![link(0, 7)], "node 7"),

@@ -3,12 +3,12 @@
 //! A [`Packager`] takes a stream of fragmented MP4, as ffmpeg uploads it by PUT, and cuts it into
 //! segments and parts. An [`Importer`] polls the playlist of another origin and fetches its
 //! segments or parts. Both fill a [`Rendition`], which holds the newest segments and answers
-//! requests: playlists at once, blocking or as delta updates, and segments and parts before they
-//! are whole.
+//! requests. Playlists are answered at once, blocking, or as delta updates. Segments and parts can
+//! be sent before they are complete.
 //!
-//! Numbers of segments never fall. With a shared timeline ([`Timeline::Shared`]) they follow from
-//! the media's own time, so two sources of one stream give equal names, borders and, for copies of
-//! one encoder's output, equal bytes.
+//! Numbers of segments never decrease. With a shared timeline ([`Timeline::Shared`]) they are
+//! derived from the media time. So two sources of one stream yield equal names and segment
+//! boundaries, and equal bytes if they receive copies of one encoder's output.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 6.2.2 (live playlists), 6.2.5 (delivery
 //! directives) and 6.2.6 (preload hints). Leaves out: sockets; the choice of other renditions. Read

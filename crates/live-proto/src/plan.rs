@@ -1,10 +1,9 @@
-//! The optimiser: which links carry which object.
+//! The optimiser, which decides which links carry which object.
 //!
 //! Source: the thesis, section 4.5 and Figure 4.8, with four corrections. Links out of sources need
-//! no link in. A channel may exist at some sources only. A share of each link stays unplanned, for
-//! local control. Viewers of a group count, or not.
-//! Read [`Program`] first, then [`Plan`]. [`check`] verifies a plan without any part of the
-//! optimiser.
+//! no link into the source. A channel may exist at some sources only. A share of each link stays
+//! unplanned, for local control. A setting decides whether the viewers of a group are counted. Read
+//! [`Program`] first, then [`Plan`]. [`check`] verifies a plan independently of the optimiser.
 
 mod answer;
 pub mod check;

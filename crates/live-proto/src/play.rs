@@ -1,12 +1,12 @@
-//! A measuring player of one live channel, without I/O.
+//! A player of one live channel that measures its playback, without I/O.
 //!
-//! | kind | what it asks for |
+//! | kind | requests |
 //! | --- | --- |
-//! | [`PlayerKind::Fixed`] | the next segment, a segment's duration after the last one was received (§4.7.2) |
-//! | [`PlayerKind::Buffering`] | what a player of HLS asks for: parts and blocking reloads where the playlist offers them, else segments |
+//! | [`PlayerKind::Fixed`] | the next segment, one segment duration after the last one was received (§4.7.2) |
+//! | [`PlayerKind::Buffering`] | as an HLS player: parts and blocking reloads where the playlist offers them, else segments |
 //!
-//! A refused or failed request moves the player to its next edge. Once all edges have refused, it
-//! takes the next lower bitrate of the multivariant playlist, and never a higher one again.
+//! After a refused or failed request the player uses its next edge. Once all edges have refused,
+//! the player takes the next lower bitrate of the multivariant playlist, and never raises it again.
 //!
 //! Source: the thesis, sections 4.7.1 (lower bitrates) and 4.7.2 (fixed requester);
 //! draft-pantos-hls-rfc8216bis, sections 6.3.3, 6.3.4 and 6.3.7. Leaves out: sockets, DNS and
@@ -30,22 +30,22 @@ use std::fmt;
 
 /// Most edges of a player.
 pub const EDGES_MAX: usize = 64;
-/// Media in a player's buffer above which nothing further is loaded.
+/// Duration of media in a player's buffer above which the player requests nothing more.
 pub const BUFFER_MAX: Duration = Duration::from_secs(30);
-/// Longest URL.
+/// Longest URL, in bytes.
 pub const URL_BYTES_MAX: usize = 8_192;
 
 /// Behaviour of a player.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PlayerKind {
-    /// Asks for the next segment a segment's duration after the last one was received, always.
+    /// Always requests the next segment one segment duration after the last segment was received.
     Fixed,
-    /// Plays from a buffer, as players of HLS do.
+    /// Plays from a buffer, as HLS players do.
     Buffering,
 }
 
 impl PlayerKind {
-    /// The word for it in options and rows.
+    /// The keyword of this kind in options and rows.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
@@ -63,7 +63,7 @@ impl std::str::FromStr for PlayerKind {
     }
 }
 
-/// A word for no [`PlayerKind`].
+/// A keyword that is not a [`PlayerKind`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PlayerKindError;
 
@@ -75,43 +75,43 @@ impl fmt::Display for PlayerKindError {
 
 impl std::error::Error for PlayerKindError {}
 
-/// Set-up of a player.
+/// Configuration of a player.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlayerConfig {
-    /// Its behaviour.
+    /// Behaviour of the player.
     pub kind: PlayerKind,
     /// URLs of the channel's playlist, one for each edge, the preferred edge first.
     pub urls: Vec<String>,
-    /// Whether the edges are the addresses that DNS has for the host of the only URL.
+    /// Whether DNS is asked for the edges: the addresses of the host in the only URL.
     pub resolves: bool,
-    /// Wall-clock time at opening, from the clock that dates of the playlist are compared with.
+    /// Wall-clock time at opening. It is compared with the dates in playlists.
     pub opened_at: DateTime,
-    /// Rounds over all edges without an answer after which a player that has received no video
-    /// gives up.
+    /// Number of rounds over all edges without an answer after which a player gives up. Applies
+    /// only before the first video.
     pub rounds_max: u32,
-    /// Time without a byte after which a request is late, before the first playlist.
+    /// Time without a byte after which a request counts as late, before the first playlist.
     pub first_patience: Duration,
-    /// Media in the buffer with which playback begins, and goes on after a stall. `None`: two
-    /// segments or parts, and one after a stall; a fixed player needs one.
+    /// Duration of media in the buffer at which playback starts, and resumes after a stall. If
+    /// `None`: two segments or parts at the start, one after a stall, and one for a fixed player.
     pub buffer: Option<Duration>,
 }
 
 /// Default of [`PlayerConfig::first_patience`].
 pub const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A set-up that no player can have.
+/// An invalid configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlayerConfigError {
-    /// No URL.
+    /// No URL is given.
     NoUrl,
     /// More URLs than [`EDGES_MAX`].
     TooManyUrls(usize),
-    /// Text that is no URL of a plain HTTP server, or is longer than [`URL_BYTES_MAX`].
+    /// A text that is not a plain-HTTP URL, or is longer than [`URL_BYTES_MAX`].
     BadUrl(String),
-    /// Several URLs for edges that DNS names.
+    /// Several URLs, although DNS is asked for the edges.
     UrlsBesideDns(usize),
-    /// A buffer above [`BUFFER_MAX`], which never fills.
+    /// A buffer above [`BUFFER_MAX`], which would never fill.
     Buffer(Duration),
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for PlayerConfigError {
 impl std::error::Error for PlayerConfigError {}
 
 impl PlayerConfig {
-    /// A player of these URLs with default limits.
+    /// Creates a configuration with these URLs and default limits.
     pub fn new(kind: PlayerKind, urls: Vec<String>, opened_at: DateTime) -> Self {
         Self {
             kind,
@@ -153,7 +153,7 @@ impl PlayerConfig {
         }
     }
 
-    /// Checks the set-up.
+    /// Checks the configuration.
     ///
     /// Errors: see [`PlayerConfigError`].
     pub fn check(&self) -> Result<(), PlayerConfigError> {
@@ -173,11 +173,11 @@ impl PlayerConfig {
     }
 }
 
-/// A request, by its number.
+/// Number of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Sort of a requested resource.
+/// Type of a requested resource.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ResourceKind {
     /// A playlist.
@@ -191,30 +191,30 @@ pub enum ResourceKind {
 /// A request to an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Get {
-    /// Its number.
+    /// Number of the request.
     pub id: RequestId,
-    /// Index of the edge: of the URL, or of the address that DNS has for it.
+    /// Index of the edge, among the URLs or among the addresses from DNS.
     pub edge: usize,
     /// Absolute URL.
     pub url: String,
     /// Range of bytes. `None` for the whole resource.
     pub range: Option<ByteRange>,
-    /// Sort of the resource.
+    /// Type of the resource.
     pub kind: ResourceKind,
 }
 
-/// Next action of a player.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask DNS for the addresses of the URL's host. The answer is [`Player::handle_resolved`].
+    /// Ask DNS for the addresses of the URL's host, and pass them to [`Player::handle_resolved`].
     Resolve,
     /// Send a request.
     Get(Get),
-    /// Abort a request. Further news of it is ignored.
+    /// Abort a request. Further input for it is ignored.
     Abort(RequestId),
 }
 
-/// Why a request has failed.
+/// Reason why a request has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlayFailure {
@@ -222,11 +222,11 @@ pub enum PlayFailure {
     Unresolved,
     /// An answer of this HTTP status, other than 200 and 206.
     Status(u16),
-    /// No connection, or one that broke, with the transport's reason.
+    /// No connection, or a broken connection: the transport's error message.
     Broken(String),
-    /// No byte within the time for it.
+    /// No byte arrived in time.
     TimedOut,
-    /// A body that is no playlist.
+    /// The body is not a valid playlist.
     Playlist(PlaylistError),
 }
 

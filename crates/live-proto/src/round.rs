@@ -1,7 +1,7 @@
-//! A controller's round: its job as the optimiser's program, and the optimiser's answer as routes.
+//! A controller's round: converts its job to the optimiser's program, and the plan to routes.
 //!
-//! Source: §4.5 ("run about once a minute"). The thesis gives no price on moves of running streams;
-//! [`RoundSettings::move_price`] is ours: a tree that already runs stays if another one saves too
+//! Source: §4.5 ("run about once a minute"). Differs: the thesis sets no price on moves of running
+//! streams. By [`RoundSettings::move_price`] a running tree is kept if the planned tree saves too
 //! little. Leaves out: when a round is due ([`crate::control::controller`]). Read [`Round`] first.
 
 use crate::control::controller::{Plan, PlanJob};
@@ -15,23 +15,23 @@ use crate::plan::{
 use anabranch_units::{BitRate, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An edge of a group, with the price of a Mbit/s from there to the group.
+/// An edge of a group, with the cost per Mbit/s from the edge to the group.
 pub type GroupEdge = (NodeId, f64);
 
-/// The operator's choices for all rounds.
+/// The operator's settings for all rounds.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct RoundSettings {
-    /// Preference among bitrates.
+    /// The operator's preference among bitrates.
     pub priority: Priority,
-    /// Weight of cost: the share of a mean viewer's value that a path of cost 60 costs at the mean
-    /// bitrate.
+    /// Weight of cost: the cost of a path of cost 60 at the mean bitrate, as a share of a mean
+    /// viewer's value.
     pub cost_share: f64,
     /// Whether a request counts once per viewer. If false, it counts once per group.
     pub counts_viewers: bool,
     /// Price of moving one running stream to another parent, in the unit of a link's cost times
     /// Mbit/s.
     pub move_price: f64,
-    /// Effort of the search.
+    /// Settings of the optimiser.
     pub optimiser: Optimiser,
 }
 
@@ -47,30 +47,30 @@ impl Default for RoundSettings {
     }
 }
 
-/// Facts of a solved round.
+/// Results of a solved round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundReport {
     /// Number of the job.
     pub number: u64,
     /// Certified gap of the optimiser's plan, as a share of its bound.
     pub gap: f64,
-    /// The same gap as a share of the plan's cost.
+    /// Gap of the plan as a share of its cost; `None` for a plan without cost.
     pub gap_of_cost: Option<f64>,
-    /// Requests of groups, and the served ones among them.
+    /// Number of requests of groups, and number of served requests.
     pub requests: (usize, usize),
-    /// Objects whose running tree stayed because another one saved too little.
+    /// Number of objects whose running tree was kept because the planned tree saves too little.
     pub kept_trees: usize,
 }
 
-/// A round that cannot be planned.
+/// Reason why a round cannot be planned.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RoundError {
-    /// The network with the job's capacities.
+    /// The network with the job's capacities is invalid.
     Network(NetworkError),
-    /// The optimiser's input.
+    /// The optimiser's input is invalid.
     Program(ProgramError),
-    /// The optimiser's effort.
+    /// The optimiser refuses its settings or prices.
     Optimise(OptimiseError),
 }
 
@@ -86,28 +86,29 @@ impl std::fmt::Display for RoundError {
 
 impl std::error::Error for RoundError {}
 
-/// Solves the jobs of one controller; each round starts from the prices of the last.
+/// Solves the jobs of one controller. Each round starts from the prices of the last round.
 #[derive(Clone, Debug)]
 pub struct Round {
     settings: RoundSettings,
     prices: Option<Prices>,
 }
 
-/// One round's program, and the names of its objects.
+/// The program of one round, and the objects by its ids.
 struct Input {
     program: Program,
     objects: Vec<Object>,
 }
 
 impl Round {
-    /// No round was solved yet.
+    /// Creates the state before the first round.
     pub const fn new(settings: RoundSettings) -> Self {
         Self { settings, prices: None }
     }
 
     /// Solves a job. `groups` has the edges of each group.
     ///
-    /// Requests for objects that no source imports, and viewers above [`VIEWERS_MAX`], do not count.
+    /// Requests for objects that no source imports are ignored, and viewers above [`VIEWERS_MAX`]
+    /// are not counted.
     /// Errors: see [`RoundError`].
     pub fn solve(
         &mut self,
@@ -152,7 +153,8 @@ impl Round {
         let demand: Vec<_> = demand.collect();
         let objects: BTreeSet<Object> = demand.iter().map(|((_, object), _)| *object).collect();
         let objects: Vec<Object> = objects.into_iter().collect();
-        // Imports differ by bitrate, the program's holders by channel: each object is a channel.
+        // Imports depend on the bitrate, but the program's holders only on the channel. So each
+        // object becomes a channel.
         let channel = |at: usize| ChannelId(at as u32);
         let holders = objects.iter().enumerate();
         let holders =
@@ -225,7 +227,7 @@ fn trees(plan: &Plan) -> BTreeMap<Object, ObjectTree> {
     trees
 }
 
-/// Prices and capacities for the choice between a running tree and a planned one.
+/// Prices and capacities for the choice between the running and the planned tree of an object.
 struct Choice<'a> {
     links: BTreeMap<(NodeId, NodeId), LinkId>,
     network: &'a Network,
@@ -234,8 +236,9 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// The running tree without its nodes that serve no group of `planned`. `None` if it does not
-    /// serve all of them, from a source that imports the object, over links that work.
+    /// The running tree without the nodes that serve no group of `planned`. `None` if the running
+    /// tree does not serve all these groups from a source that imports the object, over working
+    /// links.
     fn usable(&self, object: Object, running: &ObjectTree, planned: &ObjectTree) -> Option<ObjectTree> {
         let mut tree = ObjectTree::default();
         for group in planned.edges.keys() {
@@ -280,8 +283,8 @@ impl Choice<'_> {
     }
 }
 
-/// Keeps running trees that cost little more than the planned ones, where capacities allow it.
-/// Returns their number.
+/// Keeps running trees that cost little more than the planned trees, as far as capacities allow.
+/// Returns the number of kept trees.
 fn keep_running(
     network: &Network,
     groups: &[Vec<GroupEdge>],

@@ -1,14 +1,15 @@
-//! `live` in the simulator: a scenario's workload in which the machines of the controller and the nodes
-//! meet over simulated TCP.
+//! `live` in the simulator: the machines of the controller and the nodes communicate over simulated
+//! TCP, as a workload of a scenario.
 //!
-//! The controller has the first host, then each source, reflector and edge has one, and viewers share
-//! the others. All reflectors are children of all sources, and all edges of all reflectors. Control
-//! messages take the bytes that they take in JSON. Parts travel as in the relay: one upstream request
-//! for each part, and bytes are passed on as they arrive. A group is the viewers of one host, and its
-//! nearest edge is the one with the shortest delay to the host. Links fail by the scenario's `change`.
+//! The first host is the controller's. Each source, reflector and edge has a host, and viewers
+//! share the remaining hosts. All reflectors are children of all sources, and all edges of all
+//! reflectors. Control messages have the size of their JSON. Parts are transferred as by the relay:
+//! one upstream request for each part, and bytes are forwarded as they arrive. A group is the
+//! viewers of one host. Its nearest edge is the edge with the shortest delay to the host. Links
+//! fail by the scenario's `change`.
 //!
-//! Ideal, beside the programs: plans take no time, TLS takes bytes and no round trips, and viewers know
-//! the directory without DNS. Read [`ResolvedWorkload`] and `app` first.
+//! Simpler than the real programs: plans take no time, TLS adds bytes but no round trips, and
+//! viewers know the directory without DNS. Read [`ResolvedWorkload`] and `app` first.
 
 mod app;
 mod relay;
@@ -26,7 +27,7 @@ use anabranch_units::{BitRate, Duration, Seed};
 
 pub use settings::{Fault, FaultKind, Mode, Settings, host_of};
 
-/// `live` in scenarios.
+/// The kind `live` of workloads in scenarios.
 #[derive(Copy, Clone, Debug)]
 pub struct SimulatedSystem;
 
@@ -47,10 +48,10 @@ impl System for SimulatedSystem {
     }
 }
 
-/// The stage of a workload, which messages call `field`.
+/// Resolves a workload. Error messages call the workload `field`.
 ///
-/// Errors: a setting that is unknown or out of range; a network with too few hosts, or without ways
-/// between them.
+/// Errors: a setting that is unknown or out of range; a network with too few hosts, or with hosts
+/// that cannot reach each other.
 pub fn plan(
     workload: &SystemWorkload,
     network: &Network,
@@ -62,11 +63,11 @@ pub fn plan(
 /// A viewer of a workload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Viewer {
-    /// Index of its group, the viewers of one host.
+    /// Index of the viewer's group. A group is the viewers of one host.
     pub group: usize,
-    /// Number of its channel.
+    /// Number of the viewer's channel.
     pub channel: u32,
-    /// Time from the begin of the run to its opening.
+    /// Time from the start of the run to the viewer's opening.
     pub opens_after: Duration,
 }
 
@@ -75,7 +76,7 @@ pub struct Viewer {
 pub struct ResolvedWorkload {
     settings: Settings,
     overlay: Overlay,
-    /// Edges of each group with their prices, the nearest first.
+    /// Edges of each group with their costs, the nearest first.
     groups: Vec<Vec<(NodeId, f64)>>,
 }
 
@@ -90,19 +91,19 @@ impl ResolvedWorkload {
         &self.overlay
     }
 
-    /// Edges of each group with their prices, the nearest first.
+    /// Edges of each group with their costs, the nearest first.
     pub fn groups(&self) -> &[Vec<(NodeId, f64)>] {
         &self.groups
     }
 
-    /// All viewers, for a run with this seed.
+    /// All viewers of a run with this seed.
     pub fn viewers(&self, seed: Seed) -> impl Iterator<Item = Viewer> + use<'_> {
         let (settings, groups) = (&self.settings, self.groups.len());
         let mut random = seed.stream("live-viewers", 0);
         (0..settings.viewers).map(move |number| Viewer {
             opens_after: Duration::from_ps(random.below(settings.arrivals.as_ps() + 1)),
             channel: number % settings.channels,
-            // Every group gets to every channel in the end.
+            // With enough viewers every group watches every channel.
             group: (number + number / settings.channels) as usize % groups,
         })
     }
@@ -120,8 +121,8 @@ impl SystemPlan for ResolvedWorkload {
     }
 }
 
-/// The overlay of a workload. `capacity` is the declared capacity of a link between two hosts, and
-/// `cost` its price.
+/// Creates the overlay of a workload. `capacity` returns the declared capacity of a link between
+/// two hosts, and `cost` its cost.
 fn overlay(
     settings: &Settings,
     capacity: impl Fn(u16, u16) -> BitRate,

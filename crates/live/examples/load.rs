@@ -1,12 +1,12 @@
-//! Viewers of one live channel through a caching proxy, with the origin in the same process: the
-//! time from the origin's last byte of a part to each viewer's last byte, the requests at the
-//! origin, and the processor time of the proxy.
+//! Load test: viewers of one live channel behind a caching proxy, with the origin in this process.
+//! Measures the time from the origin's last byte of a part to each viewer's last byte, the number
+//! of requests at the origin, and the processor time of the proxy.
 //!
 //! `load ORIGIN_LISTEN PROXY PID [NAME=VALUE...]`: `viewers=1000 seconds=10 part_ms=200
-//! part_bytes=25000 mode=hint`. Modes: `hint` asks for each part before it is there, and the origin
-//! holds the request; `paced` asks up to 20 ms after it is there; `playlist` asks for a blocking
-//! `no-cache` playlist, then for the part; `segment` asks for segments of ten parts that the origin
-//! sends as they come about.
+//! part_bytes=25000 mode=hint`. Modes: `hint` requests each part before it exists, and the origin
+//! delays the answer; `paced` requests each part up to 20 ms after it exists; `playlist` requests a
+//! blocking `no-cache` playlist, then the part; `segment` requests segments of ten parts, which the
+//! origin sends as they are produced.
 #![allow(clippy::disallowed_methods, reason = "a program")]
 
 use std::collections::BTreeMap;
@@ -30,12 +30,12 @@ struct Load {
     mode: String,
     proxy: SocketAddr,
     requests: AtomicU64,
-    /// When the origin's last byte of each object left.
+    /// Time at which the origin sent the last byte of each object.
     sent_at: Mutex<BTreeMap<u32, Instant>>,
     delays_us: Mutex<Vec<u64>>,
     bytes: AtomicU64,
     errors: AtomicU64,
-    /// Longest time between the ends of two parts at one viewer.
+    /// Longest time between the ends of two parts at one viewer, in microseconds.
     gap_us_max: AtomicU64,
     is_counting: AtomicBool,
 }
@@ -127,7 +127,7 @@ async fn exchange(stream: &mut TcpStream, buffer: &mut Vec<u8>, target: &str) ->
     }
     let (mut at, mut total) = (end, 0);
     loop {
-        // A chunk's size, its bytes, an empty line.
+        // A chunk consists of its size, its bytes, and an empty line.
         let line = loop {
             if let Some(length) = buffer[at..].windows(2).position(|two| two == b"\r\n") {
                 break at..at + length;
@@ -191,7 +191,8 @@ async fn view(load: Arc<Load>, number: u32, until: Instant) {
                     load.bytes.fetch_add(bytes as u64, Relaxed);
                     let sent = load.sent_at.lock().expect("no panic").get(&part).copied();
                     let asked = at + Duration::from_micros(u64::from(number * 7919 % 20_000));
-                    // The delay of a viewer that asks later counts from its request.
+                    // If the viewer asks after the part was sent, its delay is measured from its
+                    // request.
                     let from = if load.mode == "paced" { sent.map(|sent| sent.max(asked)) } else { sent };
                     let delay = from.map_or(0, |from| now.saturating_duration_since(from).as_micros() as u64);
                     load.delays_us.lock().expect("no panic").push(delay);

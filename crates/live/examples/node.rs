@@ -1,4 +1,4 @@
-//! A node on its own: `node LISTEN PARENT...`, for measurements beside other caching proxies.
+//! A standalone node, `node LISTEN PARENT...`, for comparisons with other caching proxies.
 #![allow(clippy::disallowed_methods, reason = "a program")]
 
 use anabranch_live::{Node, NodeConfig};

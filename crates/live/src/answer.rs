@@ -1,4 +1,4 @@
-//! The answer to one viewer.
+//! The answer to one viewer's request.
 
 use crate::body::{Body, Pieces, RETRY_AFTER_S, text};
 use crate::shared::Shared;
@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// A viewer's place in the relay, given back when it is dropped.
+/// A viewer of the relay. Dropping it ends the viewer's request.
 pub(crate) struct Viewer {
     shared: Arc<Shared>,
     id: ViewerId,
@@ -37,7 +37,7 @@ impl Pieces for Viewer {
     }
 }
 
-/// Joins an object and answers once its head is there.
+/// Joins an object, and answers as soon as its head is available.
 pub(crate) async fn answer(
     shared: &Arc<Shared>,
     request: JoinRequest,
@@ -104,7 +104,7 @@ fn failed(failure: Failure) -> Response<AnswerBody> {
     };
     let mut response = text(status, format!("{failure}\n"));
     let headers = response.headers_mut();
-    // The relay itself holds a failure for a moment; caches in front must not hold it longer.
+    // The relay itself caches a failure briefly. Caches in front must not keep it any longer.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Failure::OutOfRange(length) = failure {
         let range = format!("bytes */{length}");

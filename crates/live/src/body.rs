@@ -1,4 +1,4 @@
-//! Bodies of answers, and what the answers of nodes and sources have in common.
+//! Bodies of answers, and other common parts of the answers of nodes and sources.
 //!
 //! Read [`Body`] first.
 
@@ -11,30 +11,30 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Seconds after which a client that was refused may ask again.
+/// Time after which a refused client may retry, in seconds.
 pub(crate) const RETRY_AFTER_S: u64 = 1;
-/// Bytes of an answer that the kernel holds unsent for a client: some parts of 200 ms.
+/// Most bytes of an answer that the kernel buffers for a client: several parts of 200 ms.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 256 << 10;
 
-/// Bytes of a resource, as they come about.
+/// Source of a resource's bytes as they become available.
 pub(crate) trait Pieces: Unpin {
-    /// The next bytes; `None` after the end.
+    /// The next bytes; `None` at the end.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>>;
 }
 
 /// Body of an answer.
 pub(crate) enum Body<P> {
-    /// A resource.
+    /// A resource that is sent piece by piece.
     Resource {
         pieces: P,
-        /// Bytes not yet read. `None` if the length is unknown.
+        /// Number of bytes not yet sent. `None` if the length is unknown.
         left: Option<u64>,
     },
-    /// A text, or nothing.
+    /// A text; `None` once it is sent.
     Text(Option<Bytes>),
 }
 
-/// An answer with a text.
+/// Creates an answer with a text as its body.
 pub(crate) fn text<P>(status: StatusCode, text: impl Into<Bytes>) -> Response<Body<P>> {
     let text = Some(text.into()).filter(|text| !text.is_empty());
     let mut response = Response::new(Body::Text(text));

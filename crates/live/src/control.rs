@@ -1,9 +1,9 @@
-//! The control of a node, with its sockets: reports to the controller, messages to and from neighbours.
+//! The control of a node and its sockets: reports to the controller, and messages with neighbours.
 //!
-//! A node takes the network's description from the controller, or from a file of an earlier run, and
-//! follows its changes. Each child connects to each of its parents over mutual TLS. The machine
-//! (`live_proto::control::node`) decides; requests of viewers wait here for its decision, and upstream
-//! requests follow its routes. Leaves out: bytes of video. Read [`NodeControl`] first.
+//! A node gets the network's description from the controller, or from a file of an earlier run, and
+//! follows changes of the network. Each child connects to each of its parents over mutual TLS. The
+//! machine (`live_proto::control::node`) decides. Requests of viewers wait here for its decisions,
+//! and upstream requests follow its routes. Leaves out: bytes of video. Read [`NodeControl`] first.
 
 mod neighbours;
 mod topology;
@@ -42,66 +42,69 @@ use topology::{NetworkFollower, Topology};
 pub use transfers::TransferMeter;
 use transfers::Transfers;
 
-/// Time for which a controller is asked for the network's description.
+/// Longest wait for a controller's answer with the network's description.
 const DESCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(5);
-/// Time for the answer to a report.
+/// Longest wait for the answer to a report.
 const REPORT_TIME: std::time::Duration = std::time::Duration::from_secs(3);
-/// Reports that wait for the controller, at most; a further one is dropped, and the next is whole.
+/// Most reports that wait for the controller. A further report is dropped, and the next is
+/// complete.
 const REPORTS_MAX: usize = 4;
-/// Time for which a viewer, or an upstream request, waits for a route.
+/// Longest wait of a viewer or an upstream request for a route.
 const ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
-/// The same where the controller alone decides: longer than its usual round and the stages after it.
+/// Longest wait for a route if the controller alone decides. It exceeds the controller's usual
+/// round and the stages of its plan.
 const CENTRAL_ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(15);
-/// Viewers that wait for a decision, at most.
+/// Most viewers that wait for a decision.
 const WAITING_MAX: usize = 16_384;
-/// Window of the estimate of viewers: longer than the pauses of players with segments of 10 s.
+/// Window of the estimate of viewers. It exceeds the pauses of players with segments of 10 s.
 const AUDIENCE_WINDOW: Duration = Duration::from_secs(15);
-/// Time from a grant to the first byte: players without low latency ask once a segment.
+/// Longest time from a grant to the first byte. Players without low latency request once per
+/// segment.
 const DELIVER_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Set-up of a node's control.
+/// Configuration of a node's control.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
     /// Name of the node, as in the network's description and in its certificate.
     pub name: String,
-    /// Controllers as `host:port`, asked in turn.
+    /// Controllers as `host:port`, tried in turn.
     pub controllers: Vec<String>,
-    /// The node's keys.
+    /// Keys and certificate of the node.
     pub identity: Identity,
-    /// Listener for the control of the next tier. Edges need none.
+    /// Address on which to listen for control connections of the next tier. Edges need none.
     pub address: Option<SocketAddr>,
-    /// Listener for objects of the next tier by mutual TLS, if the node's media URL in the network's
-    /// description begins with `https://`.
+    /// Address on which to serve objects to the next tier by mutual TLS. Needed if the node's media
+    /// URL in the network's description begins with `https://`.
     pub objects_address: Option<SocketAddr>,
-    /// File that keeps the network's description, for a start without a controller.
+    /// File that stores the network's description, for a start without a controller.
     pub cache: Option<PathBuf>,
-    /// Decisions that the node follows.
+    /// Which decisions the node follows: the controller's, its own, or both.
     pub mode: ControlMode,
 }
 
-/// A control that cannot start.
+/// Reason why the control cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// No controller is given.
+    /// No controller is configured.
     NoController,
-    /// A controller's address, or keys of another system.
+    /// A controller's address is invalid, or the keys belong to another system.
     Client(ClientError),
-    /// No controller has answered, and no file keeps a description; the last error.
+    /// No controller has answered, and no file has a description. Holds the last error.
     NoDescription(String),
-    /// The description has a defect.
+    /// The description is invalid.
     Description(DescriptionError),
-    /// The network has no node of this name.
+    /// The network has no node with this name.
     UnknownNode(String),
-    /// The node has another tier than the program: name, tier, the program's tiers.
+    /// The tier of the node does not fit the program: name, tier, the program's tiers.
     OtherTier(String, Tier, &'static str),
-    /// Nodes of the next tier connect here, and no listener is given: name.
+    /// Children connect to this node, but no address to listen on is configured: name.
     NoListener(String),
-    /// The node's media URL begins with `https://`, and no listener for objects is given: name.
+    /// The node's media URL begins with `https://`, but no address for objects is configured: name.
     NoObjectsListener(String),
-    /// A parent's URL.
+    /// A parent's URL is invalid.
     BadParent(OriginUrlError),
-    /// The address, as the error says, cannot be listened on.
+    /// The address named in the error cannot be bound.
     Bind(std::io::Error),
 }
 
@@ -134,7 +137,7 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {}
 
-/// The control of one node; clones share it.
+/// The control of one node. Clones share its state.
 #[derive(Clone)]
 pub struct NodeControl {
     shared: Arc<Shared>,
@@ -155,24 +158,24 @@ struct Shared {
     controllers: Vec<ControllerClient>,
     listener: Mutex<Option<TcpListener>>,
     has_listener: bool,
-    /// Listener for objects; taken by the node or source.
+    /// Listener for objects, until the node or source takes it.
     objects_listener: Mutex<Option<TcpListener>>,
     state: Mutex<State>,
-    /// Time for which a viewer, or an upstream request, waits for a route.
+    /// Longest wait of a viewer or an upstream request for a route.
     route_time: std::time::Duration,
     signals: Signals,
-    /// Parents that have failed, for the relay.
+    /// Sender of failed parents, for the relay.
     failed: mpsc::UnboundedSender<Hop>,
-    /// Taken by the relay.
+    /// Receiver of failed parents, until the relay takes it.
     failed_due: Mutex<Option<mpsc::UnboundedReceiver<Hop>>>,
     transfers: Arc<Transfers>,
     epoch: tokio::time::Instant,
 }
 
-/// Changes that tasks wait for.
+/// Notifications for which tasks wait.
 #[derive(Default)]
 struct Signals {
-    /// The machine has another deadline.
+    /// The machine's next deadline has changed.
     changed: Notify,
     /// A route has changed.
     routed: Notify,
@@ -190,17 +193,17 @@ struct State {
     /// Open connections to parents and children.
     outboxes: BTreeMap<NodeId, Outbox>,
     reports: mpsc::Sender<Report>,
-    /// Taken by the task that sends reports.
+    /// Receiver of reports, until the task that sends them takes it.
     reports_due: Option<mpsc::Receiver<Report>>,
 }
 
-/// A viewer that is not served, with the reason in words.
+/// Error for a viewer who is refused, with the reason.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnservedViewer(pub(crate) Refusal);
 
 impl NodeControl {
-    /// Takes the network's description and listens. `tiers` are the tiers that the calling program
-    /// serves, with their description in an error.
+    /// Obtains the network's description and binds the listeners. `tiers` are the tiers that the
+    /// calling program serves, and their description for an error message.
     ///
     /// Errors: see [`ControlError`].
     pub async fn start(
@@ -286,23 +289,23 @@ impl NodeControl {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The network.
+    /// The current network.
     pub fn layout(&self) -> Arc<Layout> {
         self.shared.layout()
     }
 
-    /// The node's place in the network.
+    /// Tier of the node.
     pub fn tier(&self) -> Tier {
         self.shared.layout().network().node(self.shared.id).tier
     }
 
-    /// Origins of the parents, by the number of their hop.
+    /// Origins of the parents, indexed by [`Hop`].
     pub(crate) fn parents(&self) -> Vec<Origin> {
         self.shared.topology().parents.iter().map(|(_, origin)| origin.clone()).collect()
     }
 
-    /// Serves objects to the next tier by mutual TLS, as `answer` has them. Never returns. Waits for
-    /// ever without a listener for objects, and at the second call.
+    /// Serves objects to the next tier by mutual TLS, with the responses of `answer`. Never
+    /// returns. Waits for ever if there is no listener for objects, or on the second call.
     pub(crate) async fn serve_objects<A, F, B>(&self, answer: A, limits: PlainLimits) -> Infallible
     where
         A: Fn(PeerAddress, Request<Incoming>) -> F + Clone + Send + Sync + 'static,
@@ -320,23 +323,24 @@ impl NodeControl {
         }
     }
 
-    /// Where it listens for objects by mutual TLS. `None` if it does not, or serves already.
+    /// Address of the listener for objects by mutual TLS. `None` if there is no such listener, or
+    /// once objects are served.
     pub fn objects_addr(&self) -> Option<SocketAddr> {
         let listener = self.shared.objects_listener.lock().unwrap_or_else(PoisonError::into_inner);
         listener.as_ref()?.local_addr().ok()
     }
 
-    /// The routes, for the relay.
+    /// Routes of the control, for the relay.
     pub(crate) fn route(&self) -> Arc<dyn Route> {
         Arc::new(Routes(Arc::clone(&self.shared)))
     }
 
-    /// Parents as they fail. `None` after the first call.
+    /// Receiver of failed parents. `None` after the first call.
     pub(crate) fn failed_parents(&self) -> Option<mpsc::UnboundedReceiver<Hop>> {
         self.shared.failed_due.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Runs deadlines and connections. Never returns; dropped to stop. Call it once.
+    /// Runs deadlines and connections. Never returns; stops when dropped. Must be called once only.
     pub async fn run(&self) {
         let shared = &self.shared;
         let due = shared.lock().reports_due.take();
@@ -361,7 +365,7 @@ impl NodeControl {
                 state.node.poll_timeout().min(state.audience.poll_timeout())
             };
             let wait = due.saturating_since(shared.now()).to_std();
-            // A millisecond more: timers fire early by their rounding.
+            // One millisecond is added because timers may fire early by their rounding.
             let wait = tokio::time::sleep(wait + std::time::Duration::from_millis(1));
             tokio::select! {
                 () = wait => shared.with(State::handle_timeout),
@@ -371,7 +375,7 @@ impl NodeControl {
         }
     }
 
-    /// A source imports these objects now, and no others.
+    /// Sets the objects that this source imports. All other imports end.
     pub(crate) fn set_imports(&self, imports: &BTreeSet<Object>) {
         self.shared.with(|state, _| {
             let before: Vec<Object> = state.node.objects().collect();
@@ -386,9 +390,9 @@ impl NodeControl {
         });
     }
 
-    /// Admits a viewer's request for part of an object, and waits for a route if there is none.
+    /// Requests admission for a viewer's request, and waits for a route if there is none.
     ///
-    /// Errors: the viewer must ask another edge, or for a lower bitrate.
+    /// Errors: the viewer is refused. It should ask another edge, or ask for a lower bitrate.
     pub(crate) async fn admit(
         &self,
         viewer: IpAddr,
@@ -396,7 +400,7 @@ impl NodeControl {
         key: &Key,
     ) -> Result<(), UnservedViewer> {
         let shared = &self.shared;
-        // Viewers outside all groups count as of a group that no plan has.
+        // Viewers outside all groups get a group id that no plan contains.
         let group = shared.layout().group_of(viewer).unwrap_or(GroupId(u32::MAX));
         let media = (!key.is_playlist()).then(|| anabranch_units::fnv1a(key.path().bytes()));
         let (number, answer) = {
@@ -413,7 +417,7 @@ impl NodeControl {
             state.waiting.insert(number, told);
             (number, answer)
         };
-        // A viewer that leaves while it waits gives its place back.
+        // If the viewer leaves while it waits, dropping the slot cancels its request.
         let place = WaitingSlot { shared: Arc::clone(shared), number, object };
         shared.with(|state, now| state.node.handle_viewer(now, number, group, object));
         let answer = timeout(shared.route_time, answer).await;
@@ -435,7 +439,7 @@ impl NodeControl {
     }
 }
 
-/// A parent, reached as its URL says: by mutual TLS, or without TLS.
+/// Origin of a parent. The scheme of its URL decides between mutual TLS and no TLS.
 fn origin(parent: &NodeEntry, identity: &Identity) -> Result<Origin, OriginUrlError> {
     if !parent.media.starts_with("https://") {
         return Origin::new(&parent.media);
@@ -444,7 +448,7 @@ fn origin(parent: &NodeEntry, identity: &Identity) -> Result<Origin, OriginUrlEr
     Origin::with(&parent.media, Security::Mutual { identity, role: Role::Site, name }, None)
 }
 
-/// A waiting viewer's place, given back when it is dropped.
+/// The slot of a waiting viewer. Dropping the slot cancels the request.
 struct WaitingSlot {
     shared: Arc<Shared>,
     number: RequestId,
@@ -498,7 +502,7 @@ impl Shared {
         self.layout().entry(node).name.clone()
     }
 
-    /// One call of the machine, and all that follows from it.
+    /// Calls the machine, then sends its messages and handles its events.
     fn with<T>(&self, call: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.lock();
         let due = state.node.poll_timeout();
@@ -508,7 +512,8 @@ impl Shared {
             match message {
                 Transmit::Parent(node, message) => state.send(node, &message),
                 Transmit::Child(node, message) => state.send(node, &message),
-                // A dropped report is a gap, which the controller has the node fill.
+                // A dropped report leaves a gap, and the controller then requests a complete
+                // report.
                 Transmit::Controller(report) => drop(state.reports.try_send(report)),
             }
         }
@@ -527,7 +532,7 @@ impl Shared {
         result
     }
 
-    /// Carries out an event. Returns whether a route has changed.
+    /// Handles an event of the machine. Returns whether a route has changed.
     fn act(&self, state: &mut State, event: Event) -> bool {
         match event {
             Event::Fetch { object, parent, .. } => {
@@ -552,7 +557,7 @@ impl Shared {
             Event::ParentFailed(parent) => {
                 tracing::warn!("parent {}: failed: its streams move", self.name(parent));
                 let hop = self.topology().parents.iter().position(|(node, _)| *node == parent);
-                // A source has no relay.
+                // A source has no relay, so nobody receives this.
                 let _ = hop.map(|at| self.failed.send(Hop(at as u32)));
             }
             Event::Installed(version) => tracing::debug!("tables {version} are installed"),
@@ -565,7 +570,7 @@ impl Shared {
 
 impl State {
     fn send(&self, to: NodeId, message: &impl serde::Serialize) {
-        // Messages may be lost: a full connection drops them.
+        // Messages may be lost: they are dropped if the connection's queue is full.
         if let Some(outbox) = self.outboxes.get(&to) {
             outbox.send(message);
         }
@@ -573,20 +578,21 @@ impl State {
 
     fn tell(&mut self, number: RequestId, answer: Result<(), Refusal>) {
         if let Some(waiting) = self.waiting.remove(&number) {
-            // A viewer that has left meanwhile needs no answer.
+            // The receiver is gone if the viewer has left.
             let _ = waiting.send(answer);
         }
     }
 }
 
-/// Sends reports to the controller that leads. Never returns.
+/// Sends reports to the leading controller. Never returns.
 async fn report(shared: Arc<Shared>, mut due: mpsc::Receiver<Report>) {
     let mut asked = 0;
     let mut is_heard = true;
     let mut follower = NetworkFollower::default();
     while let Some(report) = due.recv().await {
         let mut answer = Err(String::new());
-        // A controller that does not lead refuses at once: the next controller gets the same report.
+        // A controller that does not lead refuses at once. The next controller then gets the same
+        // report.
         for _ in 0..shared.controllers.len() {
             let client = &shared.controllers[asked % shared.controllers.len()];
             let refused = match client.report(&shared.name, &report, REPORT_TIME).await {
@@ -607,7 +613,7 @@ async fn report(shared: Arc<Shared>, mut due: mpsc::Receiver<Report>) {
                 if !std::mem::replace(&mut is_heard, true) {
                     tracing::info!("controller at {}: answers again", client.address());
                 }
-                // First the network: tables can name its new nodes.
+                // The network comes first, as the tables may name its new nodes.
                 follower.follow(&shared, client, &reply).await;
                 shared.with(|state, now| {
                     let messages = reply.messages.into_iter();
@@ -624,7 +630,7 @@ async fn report(shared: Arc<Shared>, mut due: mpsc::Receiver<Report>) {
     std::future::pending().await
 }
 
-/// Routes of the control, for the relay's upstream requests.
+/// The routes by which the relay sends upstream requests.
 struct Routes(Arc<Shared>);
 
 impl Routes {
@@ -632,7 +638,7 @@ impl Routes {
         self.0.topology().parents.iter().position(|(node, _)| *node == parent).map(|at| Hop(at as u32))
     }
 
-    /// The parent of a hop, and the object of a key.
+    /// The parent of a hop and the object of a key.
     fn of(&self, key: &Key, hop: Hop) -> Option<(NodeId, Object)> {
         let topology = self.0.topology();
         let (parent, _) = topology.parents.get(hop.0 as usize)?;
@@ -657,7 +663,8 @@ impl Route for Routes {
         if let Some(object) = layout.object(key.path()) {
             return self.hop(*state.routes.get(&object)?).filter(is_new);
         }
-        // A multivariant playlist belongs to no stream: any parent of the channel's streams has it.
+        // A multivariant playlist belongs to no stream. Any parent with a stream of its channel has
+        // it.
         let objects: Vec<Object> = layout.channel(key.path()).collect();
         let routed = objects.iter().filter_map(|object| self.hop(*state.routes.get(object)?)).find(is_new);
         let nearest = || {

@@ -1,10 +1,10 @@
-//! The controller as a service: nodes report, tables go back with the answers; operators look, drain,
-//! and change the network.
+//! The controller as a service. Nodes report and get their tables in the answers. Operators view
+//! the network, drain nodes, and change the network.
 //!
-//! A node posts its report each second and takes the messages for it from the answer. The optimiser
-//! runs apart from the requests. Directories of places go out to DNS and steering. The lead, the
-//! drained nodes and the network are stored before anything that depends on them leaves; several
-//! controllers share a store in etcd, and one of them leads. Leaves out: the decisions
+//! A node posts its report each second, and the answer has the messages for the node. The optimiser
+//! runs in a separate thread. Directories are published for DNS and steering. The lead, the drained
+//! nodes and the network are stored before any message depends on them. Several controllers share a
+//! store in etcd, and one of them leads. Leaves out: the decisions
 //! (`live_proto::control::controller`, `live_proto::round`). Read [`ControllerService`] first.
 
 pub mod client;
@@ -38,44 +38,44 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use wire::{EventView, ReportReply, RoundView};
 
-/// Most events and rounds that are kept for operators.
+/// Most events, and most rounds, kept for operators.
 const HISTORY_MAX: usize = 1_000;
-/// Most messages that wait for one node's next report.
+/// Most messages kept for one node until its next report.
 const MAILBOX_MAX: usize = 64;
-/// Priority of the optimiser's thread, as nice(1) has it.
+/// Nice value of the optimiser's thread (nice(1)).
 const NICE: i32 = 10;
-/// Time of a lead whose store has no other user.
+/// Duration of a lead whose store no other controller uses.
 const LEASE_ALONE: Duration = Duration::from_secs(600);
-/// Time that an operator's request waits for the store.
+/// Longest wait of an operator's request for the store.
 const STORE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Place of the lead, the drained nodes and the network.
+/// Where the lead, the drained nodes and the network are stored.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StoreConfig {
-    /// A file of this controller alone; made if it is not there.
+    /// A file that only this controller uses. It is created if it does not exist.
     File(PathBuf),
-    /// Memory: it is gone with the controller. For tests.
+    /// In memory, lost at the end of the process. For tests.
     Memory,
-    /// etcd, shared with other controllers. One of them leads.
+    /// In etcd, shared with other controllers. Only one of them leads.
     Etcd(EtcdConfig),
 }
 
-/// Set-up of a controller.
+/// Configuration of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// The network of a new store; a store that has a network keeps its own.
+    /// The network for a new store. A store that already has a network keeps it.
     pub description: Description,
     /// Store of the lead, the drained nodes and the network.
     pub store: StoreConfig,
     /// Timing and limits.
     pub settings: ControllerSettings,
-    /// The optimiser's choices.
+    /// Settings of the optimiser's rounds.
     pub round: RoundSettings,
 }
 
 impl ControllerConfig {
-    /// A controller with default settings; `store` is a file, and `None` is memory.
+    /// Creates a configuration with default settings. `store` is a file, or `None` for memory.
     pub fn new(description: Description, store: Option<&Path>) -> Self {
         Self {
             description,
@@ -86,17 +86,17 @@ impl ControllerConfig {
     }
 }
 
-/// A controller that cannot start.
+/// Reason why a controller cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ControllerError {
-    /// A defect of the description.
+    /// The description is invalid.
     Description(DescriptionError),
-    /// A defect of its groups, or a setting.
+    /// The description's groups or a setting are invalid.
     Machine(MachineError),
     /// The store cannot be used.
     Store(LeaseError),
-    /// A setting of etcd.
+    /// A setting of etcd is invalid.
     Etcd(EtcdConfigError),
 }
 
@@ -113,18 +113,18 @@ impl std::fmt::Display for ControllerError {
 
 impl std::error::Error for ControllerError {}
 
-/// An operator's request, or a node's, that changes nothing.
+/// Refusal of a request by an operator or a node. No state is changed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RequestRefusal {
-    /// Another controller leads: its address, if it is known.
+    /// Another controller leads. Holds its address if known.
     Follows(Option<String>),
-    /// The network has no node of this name.
+    /// The network has no node with this name.
     UnknownNode(String),
-    /// The network has changed meanwhile: version of the request, version now.
+    /// The network has changed in the meantime: version in the request, current version.
     OtherVersion(u64, u64),
-    /// A defect of the change.
+    /// The change is invalid.
     Bad(DescriptionError),
-    /// The store has not answered; its last error.
+    /// The store has not answered in time. Holds its last error.
     NotStored(String),
 }
 
@@ -145,7 +145,7 @@ impl std::fmt::Display for RequestRefusal {
     }
 }
 
-/// The controller; clones share it.
+/// The controller. Clones share its state.
 #[derive(Clone)]
 pub struct ControllerService {
     shared: Arc<Shared>,
@@ -156,9 +156,9 @@ struct Shared {
     state: Mutex<State>,
     round: Mutex<Round>,
     store: Arc<dyn SharedStore<ControllerState>>,
-    /// The machine has a new deadline, or a job; the store can be asked.
+    /// The machine has a new deadline or job, or the store is ready for the next request.
     changed: Notify,
-    /// An event or a round has been added; a state is stored, or the lead has ended.
+    /// An event or round was added, a state was stored, or the lead has ended.
     told: Notify,
     directory: watch::Sender<Arc<Directory>>,
     epoch: tokio::time::Instant,
@@ -166,33 +166,33 @@ struct Shared {
 
 struct State {
     replica: Replica<Registry>,
-    /// The network, as the store has it.
+    /// The network, as stored.
     layout: Arc<Layout>,
     /// Version of the network.
     version: u64,
-    /// `None` while another controller leads.
+    /// State of the lead. `None` while another controller leads.
     lead: Option<LeadState>,
     events: VecDeque<EventView>,
     events_ever: u64,
     rounds: VecDeque<RoundView>,
-    /// Messages that a full mailbox has dropped.
+    /// Number of messages dropped by full mailboxes.
     dropped: u64,
     reports: u64,
-    /// Routes that were left when the tables last settled.
+    /// Number of planned routes that could not be installed when the tables last settled.
     settled_left: Option<usize>,
     store_error: Option<String>,
 }
 
-/// A controller that leads.
+/// State of a controller that leads.
 struct LeadState {
     machine: Controller,
     mailboxes: BTreeMap<NodeId, VecDeque<ToNode>>,
-    /// The stored state that the machine has.
+    /// The stored state that the machine uses.
     kept: Arc<ControllerState>,
 }
 
 impl State {
-    /// Network and lead of this controller.
+    /// The lead and the network of this controller.
     ///
     /// Errors: another controller leads.
     fn leading(&self) -> Result<(&LeadState, &Layout), RequestRefusal> {
@@ -214,14 +214,14 @@ fn unix_ms() -> u64 {
 }
 
 impl ControllerService {
-    /// Opens the store. A controller whose store is a file takes the next lead.
+    /// Opens the store. With a file as store, the controller takes the next lead at once.
     ///
     /// Errors: see [`ControllerError`].
     pub fn open(config: ControllerConfig) -> Result<Self, ControllerError> {
         let first = Arc::new(config.description);
         let layout = Layout::new(Description::clone(&first)).map_err(ControllerError::Description)?;
         let epoch = tokio::time::Instant::now();
-        // A defect of the settings is the caller's, and not a later lead's.
+        // Invalid settings must be reported to the caller now, not when a later lead begins.
         let (network, groups) = (layout.network().clone(), layout.group_edges());
         Controller::new(Instant::ZERO, network, groups, 1, config.settings)
             .map_err(ControllerError::Machine)?;
@@ -233,7 +233,7 @@ impl ControllerService {
         };
         let lease = store.lease().map_or(LEASE_ALONE, Duration::from_std);
         let state = State {
-            // No earlier decision has a higher number than the time.
+            // The current time exceeds the numbers of all earlier decisions.
             replica: Replica::new(Instant::ZERO, Arc::clone(&first), lease, unix_ms()),
             layout: Arc::new(layout),
             version: 0,
@@ -264,7 +264,7 @@ impl ControllerService {
         Ok(service)
     }
 
-    /// The network.
+    /// The current network.
     pub fn layout(&self) -> Arc<Layout> {
         Arc::clone(&lock(&self.shared.state).layout)
     }
@@ -278,7 +278,7 @@ impl ControllerService {
         lock(&self.shared.state).follows()
     }
 
-    /// Places of viewers as they change: for DNS and steering within this process.
+    /// Receiver of the directory at each change, for DNS and steering in this process.
     pub fn directory(&self) -> watch::Receiver<Arc<Directory>> {
         self.shared.directory.subscribe()
     }
@@ -287,7 +287,7 @@ impl ControllerService {
         Instant::from_std(self.shared.epoch.elapsed())
     }
 
-    /// One call of the machine, and all that follows from it. `None` while another controller leads.
+    /// Calls the machine, then handles its messages and events.
     fn with<T>(&self, call: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = lock(&self.shared.state);
         let result = call(&mut state, self.now());
@@ -297,7 +297,7 @@ impl ControllerService {
         result
     }
 
-    /// Takes what the machine sends and says.
+    /// Distributes the machine's messages to mailboxes, and handles its events.
     fn settle(&self, state: &mut State) {
         let Some(LeadState { machine, mailboxes, .. }) = &mut state.lead else { return };
         while let Some((node, message)) = machine.poll_transmit() {
@@ -327,7 +327,7 @@ impl ControllerService {
                 state.settled_left = None;
                 ("tables", None, format!("tables {version} are on their way"))
             }
-            // Each round settles: only a change is an event.
+            // Every round settles, so only a changed number is an event.
             ControllerEvent::Settled(left) if state.settled_left.replace(*left) == Some(*left) => return,
             ControllerEvent::Settled(left) => {
                 ("settled", None, format!("{left} routes of the plan are left"))
@@ -353,7 +353,7 @@ impl ControllerService {
         self.shared.told.notify_waiters();
     }
 
-    /// Publishes the places of viewers, if they differ from the published ones.
+    /// Publishes the directory if it has changed.
     fn publish(&self, state: &State) {
         let Some(LeadState { machine, .. }) = &state.lead else { return };
         let is_open = |node| machine.is_open(node);
@@ -368,9 +368,9 @@ impl ControllerService {
         });
     }
 
-    /// Takes a node's report. Returns the messages for the node.
+    /// Handles a node's report. Returns the messages for the node.
     ///
-    /// Errors: another controller leads; no such node.
+    /// Errors: another controller leads; unknown node.
     fn report(&self, node: &str, report: Report) -> Result<ReportReply, RequestRefusal> {
         self.with(|state, now| {
             let follows = state.follows();
@@ -386,7 +386,7 @@ impl ControllerService {
         })
     }
 
-    /// Empties a node, or fills it again. Stored before it takes effect.
+    /// Starts or ends the drain of a node. The change is stored before it takes effect.
     async fn drain(&self, name: &str, drains: bool) -> Result<(), RequestRefusal> {
         self.decide(|layout, kept| {
             let is_there = layout.network().find(name).is_some();
@@ -400,14 +400,14 @@ impl ControllerService {
         .map(drop)
     }
 
-    /// Changes the network, if it still has this version. Stored before it takes effect. Returns the
-    /// new version.
+    /// Changes the network if it still has this version. The change is stored before it takes
+    /// effect. Returns the new version.
     async fn change(&self, version: u64, changes: Vec<Change>) -> Result<u64, RequestRefusal> {
         let decided = self.decide(|layout, kept| {
             if kept.version != version {
                 return Err(RequestRefusal::OtherVersion(version, kept.version));
             }
-            // The layout may be older than decisions that are not stored yet.
+            // The layout may lack decisions that are not stored yet.
             let mut head = None;
             let description = kept.network.as_ref().filter(|head| *head != layout.description());
             if let Some(description) = description {
@@ -424,8 +424,8 @@ impl ControllerService {
         decided.await
     }
 
-    /// Decides on a change of the stored state, and waits until it is in force. Returns the version of
-    /// the network. `change` returns false if there is nothing to change.
+    /// Decides on a change of the stored state, and waits until it is in force. Returns the version
+    /// of the network. `change` returns false if it changes nothing.
     async fn decide(
         &self,
         change: impl FnOnce(&Layout, &mut ControllerState) -> Result<bool, RequestRefusal>,
@@ -465,7 +465,7 @@ impl ControllerService {
         }
     }
 
-    /// Runs deadlines, jobs and questions to the store. Never returns; dropped to stop.
+    /// Runs deadlines, jobs and requests to the store. Never returns; stops when dropped.
     async fn go_on(&self) {
         let mut tasks = tokio::task::JoinSet::new();
         loop {
@@ -494,7 +494,7 @@ impl ControllerService {
                 tasks.spawn(async move { service.ask_store(number, ask).await });
             }
             while tasks.try_join_next().is_some() {}
-            // A millisecond more: timers fire early by their rounding.
+            // One millisecond is added because timers may fire early by their rounding.
             let wait = tokio::time::sleep(wait + std::time::Duration::from_millis(1));
             tokio::select! {
                 () = wait => self.with(|state, now| {
@@ -511,7 +511,8 @@ impl ControllerService {
         let shared = Arc::clone(&self.shared);
         let began = std::time::Instant::now();
         let solved = tokio::task::spawn_blocking(move || {
-            // This thread's alone. Where it may not, it runs as before.
+            // The priority applies to this thread only. If it cannot be changed, the thread runs as
+            // before.
             let _ = rustix::process::setpriority_process(None, NICE);
             let solved = lock(&shared.round).solve(layout.network(), layout.groups(), &job);
             (job.number, solved)
@@ -528,7 +529,7 @@ impl ControllerService {
             };
             let Some(lead) = &mut state.lead else { return };
             if let Err(error) = lead.machine.handle_plan(now, number, plan) {
-                // A later job has replaced it, or the network has changed meanwhile.
+                // A later job has replaced this job, or the network has changed in the meantime.
                 tracing::warn!("round {number}: {error}");
                 return self.add_event(state, "round", None, format!("round {number}: {error}"));
             }
@@ -561,7 +562,7 @@ impl ControllerService {
         self.shared.settings.round
     }
 
-    /// Gives the lead back, so that another controller need not wait for the end of the lease.
+    /// Releases the lead, so that another controller need not wait until the lease expires.
     pub async fn give_lead_back(&self) {
         if self.shared.store.lease().is_none() {
             return;
@@ -573,7 +574,7 @@ impl ControllerService {
     }
 }
 
-/// Streams with node and parent, as the nodes that are up report them.
+/// Streams in the reports of live nodes, each with its node and parent.
 fn running<'a>(
     machine: &'a Controller,
     layout: &'a Layout,

@@ -1,7 +1,8 @@
 //! The description of a network: its nodes, links, groups of viewers and channels, by name.
 //!
-//! The operator writes it as TOML for the controller. Nodes take it from the controller as JSON.
-//! Leaves out: the present state of links. Read [`Description`] first, then [`Layout`] and [`Change`].
+//! The operator writes the description as TOML for the controller. Nodes get it from the controller
+//! as JSON. Leaves out: the current state of links. Read [`Description`] first, then [`Layout`] and
+//! [`Change`].
 
 mod change;
 
@@ -27,7 +28,7 @@ use std::net::IpAddr;
 
 /// Longest description, in bytes.
 pub const DESCRIPTION_BYTES_MAX: u64 = 16 << 20;
-/// Characters of a bad value that an error shows.
+/// Number of characters of a bad value that an error shows.
 const SHOWN_MAX: usize = 100;
 
 /// A network of `live`, as the operator describes it.
@@ -46,7 +47,7 @@ pub struct Description {
     /// Channels with their renditions.
     #[serde(default, rename = "channel")]
     pub channels: Vec<ChannelEntry>,
-    /// Entries that count no longer, after changes at run time.
+    /// Entries that were removed at run time.
     #[serde(default, skip_serializing_if = "RemovedEntries::is_empty")]
     pub removed: RemovedEntries,
 }
@@ -55,17 +56,18 @@ pub struct Description {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeEntry {
-    /// Unique name, as in the node's certificate.
+    /// Name, unique and equal to the name in the node's certificate.
     pub name: String,
-    /// Source, reflector or edge.
+    /// Tier: source, reflector or edge.
     pub tier: Tier,
-    /// URL at which viewers and other nodes fetch objects, `http://HOST:PORT`. With `https://` the next
-    /// tier fetches from a source or reflector by mutual TLS, and viewers from an edge by TLS.
+    /// URL at which viewers and other nodes fetch objects, `http://HOST:PORT`. With `https://` the
+    /// next tier uses mutual TLS to fetch from a source or reflector, and viewers use TLS to fetch
+    /// from an edge.
     pub media: String,
-    /// Address for the control of the next tier, `HOST:PORT`. Edges need none.
+    /// Address for control connections of the next tier, `HOST:PORT`. Edges need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<String>,
-    /// Addresses of an edge for DNS; by default the address in `media`.
+    /// Addresses of an edge for DNS. Default: the address in `media`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
 }
@@ -76,40 +78,40 @@ pub struct NodeEntry {
 pub struct LinkEntry {
     /// Node that sends video.
     pub from: String,
-    /// Node of the next tier.
+    /// Node of the next tier, which receives video.
     pub to: String,
-    /// Rate for video.
+    /// Rate available to video.
     pub capacity: BitRate,
-    /// Price of a carried Mbit/s, in any currency.
+    /// Cost per carried Mbit/s, in any currency.
     #[serde(default)]
     pub cost: f64,
 }
 
-/// A group of viewers at one place.
+/// A group of viewers at one location.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupEntry {
     /// Unique name.
     pub name: String,
-    /// Address prefixes, as `192.0.2.0/24`. The first group without prefixes has the viewers of all
-    /// other addresses.
+    /// Address prefixes, such as `192.0.2.0/24`. The first group without prefixes has all viewers
+    /// outside the other groups' prefixes.
     #[serde(default)]
     pub prefixes: Vec<AddressPrefix>,
     /// Edges for the group, the nearest first.
     pub edges: Vec<GroupEdgeEntry>,
 }
 
-/// An edge of a group: its name, or its name with a price.
+/// An edge of a group: its name, with or without a cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum GroupEdgeEntry {
-    /// An edge whose price is its place in the list: 0, 1, 2.
+    /// An edge whose cost is its position in the list: 0, 1, 2.
     Name(String),
-    /// An edge with the price of a Mbit/s to the group.
+    /// An edge with the cost per Mbit/s to the group.
     Priced {
         /// Name of the edge.
         edge: String,
-        /// Price.
+        /// Cost per Mbit/s.
         cost: f64,
     },
 }
@@ -118,9 +120,9 @@ pub enum GroupEdgeEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelEntry {
-    /// Unique name: the first segment of its path.
+    /// Unique name, the first component of the channel's paths.
     pub name: String,
-    /// Bitrate of each rendition by its name: the second segment of its path.
+    /// Bitrate of each rendition, by name. The name is the second component of its paths.
     pub renditions: BTreeMap<String, BitRate>,
 }
 
@@ -128,35 +130,35 @@ pub struct ChannelEntry {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DescriptionError {
-    /// A text that is not a description.
+    /// A text that is not a description. Holds the reader's reason.
     BadText(String),
-    /// A defect of nodes or links.
+    /// The nodes or links are invalid.
     Network(NetworkError),
-    /// A defect of edges, groups or channels.
+    /// The edges, groups or channels are invalid.
     Directory(DirectoryError),
-    /// More of something than its limit: what, count, limit.
+    /// More entries than the limit: kind, count, limit.
     TooMany(&'static str, usize, usize),
-    /// An unknown node: place, name.
+    /// An unknown node: where it occurs, name.
     UnknownNode(String, String),
-    /// A media URL or control address: node, value, reason.
+    /// An invalid media URL or control address: node, value, reason.
     BadAddress(String, String, &'static str),
-    /// A node of a group that is not an edge: group, node.
+    /// A group that lists a node other than an edge: group, node.
     NotAnEdge(String, String),
     /// A group without an edge.
     NoEdge(String),
     /// An edge that a group lists twice: group, edge.
     EdgeTaken(String, String),
-    /// A price that is negative, infinite or not a number: group, edge, price.
+    /// A cost that is negative, infinite or not a number: group, edge, cost.
     BadCost(String, String, f64),
-    /// An entry to remove that is not there: kind, name.
+    /// An entry to remove that does not exist: kind, name.
     NotThere(&'static str, String),
-    /// A change of a node's tier: name, tier so far.
+    /// A change of a node's tier: name, current tier.
     OtherTier(String, Tier),
-    /// A change of a running rendition's bitrate: channel, rendition, bitrate so far.
+    /// A change of a running rendition's bitrate: channel, rendition, current bitrate.
     OtherBitrate(String, String, BitRate),
-    /// A group or channel whose place has changed: kind, name.
+    /// A group or channel whose position has changed: kind, name.
     OtherIds(&'static str, String),
-    /// A node or link whose place has changed.
+    /// A node or link whose position has changed.
     Change(ChangeError),
 }
 
@@ -203,22 +205,22 @@ impl fmt::Display for DescriptionError {
 
 impl std::error::Error for DescriptionError {}
 
-/// A checked description, with the ids of its parts.
+/// A checked description, with the ids of its entries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     description: Description,
     network: Network,
     groups: Vec<Vec<GroupEdge>>,
-    /// Directory without places, in which no edge is open.
+    /// Directory without planned edges, in which all edges are closed.
     directory: Directory,
-    /// Node of each edge of the directory.
+    /// Node of each edge in the directory.
     edges: Vec<NodeId>,
 }
 
 impl Description {
     /// Reads TOML.
     ///
-    /// Errors: [`DescriptionError::BadText`] with the place.
+    /// Errors: [`DescriptionError::BadText`], with the position.
     pub fn from_toml(text: &str) -> Result<Self, DescriptionError> {
         toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| text[..span.start].lines().count().max(1));
@@ -233,7 +235,7 @@ fn limit(what: &'static str, count: usize, max: usize) -> Result<(), Description
 }
 
 impl Layout {
-    /// Checks a description.
+    /// Checks a description and assigns ids.
     ///
     /// Errors: see [`DescriptionError`].
     pub fn new(description: Description) -> Result<Self, DescriptionError> {
@@ -249,22 +251,22 @@ impl Layout {
         Ok(Self { description, network, groups, directory, edges })
     }
 
-    /// The description.
+    /// The description from which the layout was made.
     pub const fn description(&self) -> &Description {
         &self.description
     }
 
-    /// Nodes and links. Ids are places in the description.
+    /// Nodes and links. Their ids are positions in the description.
     pub const fn network(&self) -> &Network {
         &self.network
     }
 
-    /// Edges of each group, with the price of a Mbit/s to the group.
+    /// Edges of each group, with the cost per Mbit/s to the group.
     pub fn groups(&self) -> &[Vec<GroupEdge>] {
         &self.groups
     }
 
-    /// Edges of each group without prices.
+    /// Edges of each group, without costs.
     pub fn group_edges(&self) -> Vec<Vec<NodeId>> {
         self.groups.iter().map(|edges| edges.iter().map(|(edge, _)| *edge).collect()).collect()
     }
@@ -288,7 +290,7 @@ impl Layout {
         is_there.then(|| self.directory.find(channel, rest.split_once('/')?.0)).flatten()
     }
 
-    /// Objects of the channel of a path `/CHANNEL/…`; none for another channel.
+    /// Objects of the channel in a path `/CHANNEL/…`. Empty for an unknown channel.
     pub fn channel(&self, path: &str) -> impl Iterator<Item = Object> {
         let name = path.strip_prefix('/').and_then(|path| path.split('/').next());
         let there = name.filter(|name| !self.description.removed.channels.contains(*name));
@@ -309,8 +311,8 @@ impl Layout {
         self.edges.iter().map(entry).map(|entry| (&*entry.name, &*entry.media))
     }
 
-    /// The directory of places that a controller has decided, over the edges that `is_open`, with
-    /// the objects that each edge receives.
+    /// The directory with the assignments of a controller. Edges are open if `is_open` says so, and
+    /// `objects` returns the objects that each edge receives.
     pub fn directory<'a>(
         &self,
         version: Version,
@@ -334,7 +336,7 @@ impl Layout {
     }
 }
 
-/// Leaves removed entries out of a directory. Ids of the others close up.
+/// Removes removed entries from a directory, and renumbers the remaining entries.
 fn without(contents: &mut DirectoryContents, removed: &RemovedEntries) {
     if removed.is_empty() {
         return;
@@ -411,7 +413,7 @@ fn contents(description: &Description, edges: &[NodeId], groups: &[Vec<GroupEdge
 
 fn check_node(node: &NodeEntry) -> Result<(), DescriptionError> {
     let bad = |value: &str, reason| DescriptionError::BadAddress(node.name.clone(), value.to_owned(), reason);
-    // The scheme changes the default port alone.
+    // Both schemes have the same form, so `https://` is checked as `http://`.
     let plain = node.media.strip_prefix("https://").map(|rest| format!("http://{rest}"));
     Origin::new(plain.as_deref().unwrap_or(&node.media))
         .map_err(|_| bad(&node.media, "media must be http://HOST:PORT or https://HOST:PORT"))?;
@@ -515,7 +517,7 @@ renditions = { high = "4Mbit/s", low = "400kbit/s" }
     }
 
     #[test]
-    fn a_description_names_ids_and_objects() {
+    fn layout_assigns_ids_and_objects_to_names() {
         let layout = layout(TEXT).expect("a good description");
         assert_eq!(layout.network().links()[0].capacity, BitRate::mbps(100));
         let high = Object { channel: ChannelId(0), bitrate: BitRate::mbps(4) };
@@ -531,7 +533,7 @@ renditions = { high = "4Mbit/s", low = "400kbit/s" }
     }
 
     #[test]
-    fn each_defect_of_a_description_has_its_line() {
+    fn each_description_defect_has_its_message() {
         let cases = [
             ("tier = \"edge\"", "tier = \"egde\"", "line 14"),
             ("from = \"r\"", "from = \"x\"", "no node `x`"),

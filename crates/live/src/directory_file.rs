@@ -1,4 +1,4 @@
-//! A directory in a file, read again when the file changes.
+//! A directory in a file, which is read again when the file changes.
 //!
 //! Leaves out: the directory's contents (`anabranch_live_proto::directory`). Read [`DirectoryFile`].
 
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
-/// Time between two looks at the file.
+/// Interval of the checks whether the file has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A file that has no directory.
+/// Reason why a file is not a valid directory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DirectoryFileError {
     /// The file cannot be read.
     Unreadable(std::io::Error),
-    /// A defect of its contents.
+    /// The contents are invalid.
     Bad(DirectoryError),
 }
 
@@ -35,10 +35,10 @@ impl fmt::Display for DirectoryFileError {
 
 impl std::error::Error for DirectoryFileError {}
 
-/// Time of the last change, and length. `None` for a file that is not there.
+/// Time of the last change, and length. `None` if the file does not exist.
 type Stamp = Option<(SystemTime, u64)>;
 
-/// A directory that follows a file.
+/// A directory that follows the contents of a file.
 pub struct DirectoryFile {
     path: PathBuf,
     stamp: Stamp,
@@ -48,20 +48,20 @@ pub struct DirectoryFile {
 impl DirectoryFile {
     /// Reads the file.
     ///
-    /// Errors: a file that cannot be read, or has no directory.
+    /// Errors: a file that cannot be read, or is not a valid directory.
     pub fn open(path: &Path) -> Result<Self, DirectoryFileError> {
         let stamp = stamp(path);
         let (sender, _) = watch::channel(Arc::new(read(path)?));
         Ok(Self { path: path.to_owned(), stamp, sender })
     }
 
-    /// The last good directory of the file.
+    /// Receiver of the last valid directory in the file.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Directory>> {
         self.sender.subscribe()
     }
 
-    /// Looks at the file each second, and reads it when it has changed. A bad file leaves the last
-    /// good directory, and writes one line. Never returns; drop it to stop.
+    /// Checks the file each second, and reads it when it has changed. An invalid file is logged,
+    /// and the last valid directory stays in force. Never returns; stops when dropped.
     pub async fn run(mut self) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -76,7 +76,7 @@ impl DirectoryFile {
         }
         self.stamp = stamp;
         let path = self.path.clone();
-        // A directory may have a million prefixes: reading it must not hold up answers.
+        // A directory may have a million prefixes, and reading it must not delay answers.
         let read = tokio::task::spawn_blocking(move || read(&path)).await;
         let shown = self.path.display();
         match read.expect("reading a directory does not panic") {
@@ -97,7 +97,7 @@ fn stamp(path: &Path) -> Stamp {
 fn read(path: &Path) -> Result<Directory, DirectoryFileError> {
     let file = std::fs::File::open(path).map_err(DirectoryFileError::Unreadable)?;
     let mut text = Vec::new();
-    // One byte more than the limit, so that a longer file is refused and not cut.
+    // One byte above the limit is read, so that a longer file is refused instead of cut.
     let limited = file.take(DIRECTORY_BYTES_MAX as u64 + 1).read_to_end(&mut text);
     limited.map_err(DirectoryFileError::Unreadable)?;
     Directory::read(&text).map_err(DirectoryFileError::Bad)
@@ -109,7 +109,7 @@ mod tests {
     use anabranch_live_proto::directory::exercise::sample;
 
     #[tokio::test]
-    async fn a_bad_file_leaves_the_last_directory() {
+    async fn invalid_file_keeps_the_last_directory() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("directory.json");
         let mut contents = sample();

@@ -1,8 +1,9 @@
-//! The name server of `live`: viewers ask for a stream by name, and get the addresses of their edge.
+//! The name server of `live`: viewers query the name of a stream, and get the addresses of their
+//! edge.
 //!
 //! Source: VDN, §4.4.2 ("Initial requests"); RFC 1035, RFC 7766 (TCP), RFC 7871 (client subnet).
-//! The server is authoritative for one zone, and never asks another server. The viewer's address is
-//! the client subnet of the question, or else the asker's.
+//! The server is authoritative for one zone, and never queries another server. The viewer's address
+//! is the client subnet in the query, or else the address of the sender.
 //!
 //! Leaves out: DNSSEC, transfers and updates of the zone. Read [`DnsServer`] and [`DnsConfig`] first.
 
@@ -27,32 +28,32 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 
-/// Longest question. Longer ones are dropped.
+/// Longest query in bytes. Longer queries are dropped.
 const QUESTION_BYTES_MAX: usize = 4_096;
-/// Attempts to find a port that is free for both UDP and TCP.
+/// Most attempts to find a port that is free for both UDP and TCP.
 const PORT_ATTEMPTS_MAX: usize = 16;
-/// Time between two lines of the log about bad questions.
+/// Shortest interval between two log lines about malformed queries.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Set-up of a name server.
+/// Configuration of a name server.
 #[derive(Clone, Debug)]
 pub struct DnsConfig {
-    /// Address for UDP and TCP; port 0 takes a free one. Answers over UDP leave from this address, so
-    /// a machine with several should name one.
+    /// Address for UDP and TCP. Port 0 selects a free port. UDP answers are sent from this address,
+    /// so a host with several addresses should name one.
     pub address: SocketAddr,
-    /// Zone of the streams' names.
+    /// DNS zone with the names of the streams.
     pub zone: Zone,
     /// Time to live of all records, in seconds.
     pub ttl_s: u32,
     /// Limits of TCP connections.
     pub admission: AdmissionLimits,
-    /// Answers a second over UDP. Beyond them a network still has
-    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`]; other questions are dropped.
+    /// Most answers per second over UDP. Above this rate each network still gets
+    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers, and further queries are dropped.
     pub answers_per_s_max: u64,
 }
 
 impl DnsConfig {
-    /// A name server with the default limits.
+    /// Creates a configuration with default limits.
     pub fn new(address: SocketAddr, zone: Zone) -> Self {
         let admission = AdmissionLimits {
             silent_max: 512,
@@ -64,29 +65,29 @@ impl DnsConfig {
     }
 }
 
-/// Counts of a name server since its start.
+/// Event counts of a name server since its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsCounts {
-    /// Messages that arrived.
+    /// Messages received.
     pub questions: u64,
-    /// Answers without an error.
+    /// Answers without an error code.
     pub answered: u64,
-    /// Answers that a name does not exist.
+    /// Answers that the queried name does not exist.
     pub no_name: u64,
-    /// Questions about names outside the zone, or of another class.
+    /// Queries for names outside the zone, or for another class.
     pub refused: u64,
-    /// Messages with a fault, or of a kind that is not served.
+    /// Malformed messages, and messages of an unsupported kind.
     pub malformed: u64,
-    /// Questions for which no edge was open.
+    /// Queries for which no edge was open.
     pub unavailable: u64,
-    /// Answers over UDP that were too long.
+    /// UDP answers that were truncated.
     pub truncated: u64,
-    /// Messages without an answer: no questions, beyond the rate, or not taken by the socket.
+    /// Messages not answered: not a query, above the rate limit, or a full socket.
     pub dropped: u64,
 }
 
 impl DnsCounts {
-    /// The counts as metrics in Prometheus' text format.
+    /// Formats the counts as metrics for Prometheus.
     fn text(&self) -> String {
         let mut all = Metrics::default();
         all.counter("live_dns_questions_total", "Messages that arrived", self.questions);
@@ -106,7 +107,7 @@ impl DnsCounts {
     }
 }
 
-/// A bound name server, not yet serving.
+/// A bound name server that does not serve yet.
 pub struct DnsServer {
     udp: UdpSocket,
     tcp: TcpListener,
@@ -121,18 +122,18 @@ struct State {
     counts: Mutex<(DnsCounts, BadQuestions)>,
 }
 
-/// Bad questions since the last line of the log.
+/// Malformed queries since the last log line.
 #[derive(Default)]
 struct BadQuestions {
     count: u64,
-    /// `None` before the first line.
+    /// Time of the last log line; `None` before the first.
     logged_at: Option<Instant>,
 }
 
 impl DnsServer {
-    /// Listens over UDP and TCP, and answers by the directory that `directory` holds.
+    /// Binds UDP and TCP sockets. Queries are answered from the current value of `directory`.
     ///
-    /// Errors: an address that cannot be listened on.
+    /// Errors: an address that cannot be bound.
     pub fn bind(config: DnsConfig, directory: watch::Receiver<Arc<Directory>>) -> io::Result<Self> {
         let (udp, tcp) = listen(config.address)?;
         let state = State {
@@ -144,26 +145,27 @@ impl DnsServer {
         Ok(Self { udp, tcp, admission: Admission::new(config.admission), state: Arc::new(state) })
     }
 
-    /// Where it listens.
+    /// Address of the listeners.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// The server's metrics in Prometheus' text format, while it runs as well.
+    /// Returns a function that formats the metrics for Prometheus. It can be called while the
+    /// server runs.
     pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
         let state = Arc::clone(&self.state);
         move || state.lock().0.text()
     }
 
-    /// The server's counts, while it runs as well.
+    /// Returns a function that reads the counts. It can be called while the server runs.
     pub fn counter(&self) -> impl Fn() -> DnsCounts + Send + Sync + use<> {
         let state = Arc::clone(&self.state);
         move || state.lock().0
     }
 
-    /// Serves. Never returns; drop it to stop.
+    /// Serves queries. Never returns; stops when dropped.
     pub async fn run(self) -> Infallible {
         let Self { udp, tcp, admission, state } = self;
         tokio::select! {
@@ -173,7 +175,7 @@ impl DnsServer {
     }
 }
 
-/// Sockets of both transports at one port.
+/// Binds sockets of both transports to one port.
 fn listen(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     let mut attempts = 1..=PORT_ATTEMPTS_MAX;
     loop {
@@ -183,7 +185,7 @@ fn listen(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
         let tcp = anabranch_net::socket::listen(udp.local_addr()?);
         match tcp {
             Ok(tcp) => return Ok((UdpSocket::from_std(udp)?, tcp)),
-            // A free port of UDP may be taken for TCP.
+            // A port that is free for UDP may be in use for TCP.
             Err(error) if address.port() != 0 || attempts.next().is_none() => return Err(error),
             Err(_) => {}
         }
@@ -195,7 +197,7 @@ impl State {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to a message, counted.
+    /// Answers a message, and counts the result.
     fn answer(&self, message: &[u8], from: IpAddr, transport: Transport) -> Option<Vec<u8>> {
         let from = from.to_canonical();
         let is_admitted = transport == Transport::Tcp || self.rate.admits(Instant::now(), from);
@@ -224,7 +226,7 @@ impl State {
 }
 
 impl BadQuestions {
-    /// Counts a bad question, and writes a line about all of them, one in [`LOG_EVERY`].
+    /// Counts a malformed query, and logs the count at most once in [`LOG_EVERY`].
     fn note(&mut self, now: Instant, from: IpAddr) {
         self.count += 1;
         if self.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY) {
@@ -237,13 +239,14 @@ impl BadQuestions {
 async fn serve_udp(socket: &UdpSocket, state: &State) -> Infallible {
     let mut buffer = vec![0; QUESTION_BYTES_MAX];
     loop {
-        // An error belongs to an earlier answer, whose asker is gone (ICMP).
+        // The error belongs to an earlier answer, whose receiver is unreachable (ICMP).
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
             tokio::task::yield_now().await;
             continue;
         };
         let Some(answer) = state.answer(&buffer[..length], from.ip(), Transport::Udp) else { continue };
-        // A full socket drops the answer, as the network may: the asker repeats its question.
+        // If the socket is full, the answer is dropped, as in the network, and the client repeats
+        // its query.
         if socket.try_send_to(&answer, from).is_err() {
             state.lock().0.dropped += 1;
         }
@@ -274,8 +277,8 @@ async fn serve_connection(arrival: Arrival, state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// One question and its answer, each behind its length (RFC 7766, section 8). Returns false at the
-/// end of the connection, and after a message that has no answer.
+/// Reads one query and writes its answer, each after its length (RFC 7766, section 8). Returns
+/// false at the end of the connection, and after a message without an answer.
 async fn exchange(stream: &mut TcpStream, from: IpAddr, state: &State) -> io::Result<bool> {
     let mut length = [0; 2];
     if stream.read(&mut length[..1]).await? == 0 {

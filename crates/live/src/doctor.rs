@@ -1,4 +1,4 @@
-//! What `live` needs of a machine: ports, descriptors, a clock that is kept, an encoder.
+//! Checks of a machine for `live`: ports, file descriptors, clock, encoder.
 //!
 //! Read [`doctor`].
 
@@ -13,13 +13,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const TCP_PORTS: [u16; 4] = [7200, 7201, 7202, 7253];
 /// Default UDP port of DNS.
 const UDP_PORT: u16 = 7253;
-/// Descriptors of a process besides its viewers' connections.
+/// File descriptors that a process needs in addition to its viewers' connections.
 const OTHER_DESCRIPTORS: u64 = 256;
-/// Viewers of an edge that are worth a warning if fewer fit.
+/// Number of viewers of an edge below which the check of descriptors warns.
 const VIEWERS_WANTED: u64 = 10_000;
-/// 2025-01-01, before which no clock of this program is right.
+/// 2025-01-01 in seconds since 1970. An earlier clock must be wrong.
 const CLOCK_FROM_S: u64 = 1_735_689_600;
-/// Marks of running time services: systemd-timesyncd, chrony, ntpd, NTPsec.
+/// Files that exist while a time service runs: systemd-timesyncd, chrony, ntpd, NTPsec.
 const TIME_SERVICES: [&str; 5] = [
     "/run/systemd/timesync/synchronized",
     "/run/chrony/chronyd.pid",
@@ -28,7 +28,7 @@ const TIME_SERVICES: [&str; 5] = [
     "/run/ntpsec/ntpd.pid",
 ];
 
-/// Looks at this machine. Names that begin with `live from` are ways to get a channel in.
+/// Runs all checks. Findings named `live from …` are ways to provide a channel.
 pub fn doctor() -> Vec<Finding> {
     vec![encoder(), pull(), patterns(), ports(), viewers(getrlimit(Resource::Nofile).maximum), clock()]
 }
@@ -81,7 +81,7 @@ fn ports() -> Finding {
     )
 }
 
-/// Viewers for whom a process may open descriptors; `None` for any number.
+/// Checks how many viewers fit into a process's limit of file descriptors; `None` for no limit.
 fn viewers(descriptors: Option<u64>) -> Finding {
     let room = descriptors.map(|limit| limit.saturating_sub(OTHER_DESCRIPTORS));
     let ok = room.is_none_or(|room| room >= VIEWERS_WANTED);
@@ -99,7 +99,7 @@ fn viewers(descriptors: Option<u64>) -> Finding {
     )
 }
 
-/// Dates of media, players' latency and a restarted source's numbers follow the clock.
+/// Checks the clock, on which media dates, players' latency and numbers after a restart depend.
 fn clock() -> Finding {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let service = TIME_SERVICES.iter().find(|mark| Path::new(mark).exists());
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_bound_the_viewers() {
+    fn descriptor_limit_bounds_the_number_of_viewers() {
         let found = viewers(Some(1_024));
         assert!(!found.ok && found.detail.contains("room for 768 viewers"), "{found:?}");
         let least = VIEWERS_WANTED + OTHER_DESCRIPTORS;
@@ -127,16 +127,16 @@ mod tests {
     }
 
     #[test]
-    fn taken_port_is_named() {
+    fn port_in_use_is_reported() {
         let held = TcpListener::bind((Ipv4Addr::LOCALHOST, TCP_PORTS[3]));
-        // Another program of this machine may hold the port, which is as good.
+        // Another program on this machine may already hold the port, with the same result.
         let found = ports();
         assert!(!found.ok && found.detail.contains("TCP 7253"), "{found:?}");
         drop(held);
     }
 
     #[test]
-    fn each_finding_has_a_name_of_its_own() {
+    fn each_finding_has_a_unique_name() {
         let mut names: Vec<_> = doctor().into_iter().map(|finding| finding.name).collect();
         assert!(names.iter().all(|name| name.starts_with("live ")));
         names.sort_unstable();

@@ -1,9 +1,9 @@
 //! `live` for programs that embed it: live video from sources over relays to viewers.
 //!
-//! A [`Source`] packages streams, a [`Node`] relays objects with one upstream request for each, and a
-//! [`controller`] plans the trees that nodes and sources follow by their [`control`]. [`dns`] and
-//! [`steering`] lead viewers to edges, [`players`] measure their service, a [`publisher`] makes test
-//! patterns.
+//! A [`Source`] packages streams. A [`Node`] relays objects with one upstream request for each
+//! object. A [`controller`] plans the trees that nodes and sources follow through their
+//! [`control`]. [`dns`] and [`steering`] direct viewers to edges, [`players`] measure the service,
+//! and a [`publisher`] generates test patterns.
 //!
 //! Source: VDN (`anabranch_live_proto`). Leaves out: decisions (`anabranch_live_proto`). Read
 //! [`Node`] and [`NodeConfig`] first, then [`control::NodeControl`] and
@@ -56,7 +56,7 @@ pub use source::{
 };
 
 anabranch_net::system! {
-    /// Parties of `live`, and their rights. Nodes are sources, reflectors and edges.
+    /// Parties of `live` and their rights. Nodes are sources, reflectors and edges.
     pub SYSTEM = anabranch_net::keys::SystemSpec {
         word: "live",
         site: "node",

@@ -1,13 +1,13 @@
-//! A node's metrics.
+//! Metrics of a node.
 
 use crate::signing::SignatureError;
 use anabranch_http::metrics::{Counters, Metrics};
 use anabranch_live_proto::relay::RelayCounts;
 
-/// Reasons of [`SignatureError`], as metrics name them.
+/// Labels of the reasons in [`SignatureError`].
 const REASONS: [&str; 4] = ["client", "expired", "missing", "wrong"];
 
-/// Requests that were refused for their signature, by reason.
+/// Number of requests refused because of their signature, by reason.
 #[derive(Debug)]
 pub(crate) struct UnsignedCounts(Counters<1>);
 
@@ -29,7 +29,7 @@ impl UnsignedCounts {
     }
 }
 
-/// The node's metrics in Prometheus' text format.
+/// Formats the node's metrics for Prometheus.
 pub(crate) fn text(c: &RelayCounts, viewers: usize, unsigned: &UnsignedCounts) -> String {
     let mut all = Metrics::default();
     let mut count = |name: &str, help, value: u64| all.counter(&format!("live_{name}"), help, value);

@@ -1,4 +1,4 @@
-//! A node of `live`: its listeners and routes.
+//! A node of `live`: its listeners and request handlers.
 
 use crate::answer::{AnswerBody, answer};
 use crate::body::{RETRY_AFTER_S, UNSENT_BYTES_MAX, text};
@@ -26,49 +26,49 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Share of [`RelayConfig::viewers_max`], in percent, above which `/health` answers 503.
+/// Share of [`RelayConfig::viewers_max`], in percent, above which `/health` returns 503.
 const HEALTHY_VIEWERS_PERCENT: usize = 90;
-/// Names of nodes, in bytes.
+/// Longest name of a node, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Set-up of a node.
+/// Configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Unique among all nodes: `CDN-Loop` finds rings by it.
+    /// Name, unique among all nodes. `CDN-Loop` uses the name to detect loops.
     pub name: String,
-    /// Listener for viewers and other nodes; port 0 takes a free one.
+    /// Address on which to listen for viewers and other nodes. Port 0 selects a free port.
     pub address: SocketAddr,
-    /// URLs of the parents, `http://HOST:PORT`, the preferred one first. Unused with `control`.
+    /// URLs of the parents, `http://HOST:PORT`, in order of preference. Ignored with `control`.
     pub parents: Vec<String>,
-    /// Control that chooses the parents. `None`: the parents are asked in their order.
+    /// Control that selects the parents. If `None`, parents are asked in the configured order.
     pub control: Option<NodeControl>,
     /// Rule for query parameters other than the delivery directives.
     pub query: QueryRule,
     /// Limits of the relay.
     pub relay: RelayConfig,
-    /// Secrets of the URLs that viewers may ask for. `None`: they may ask for all.
+    /// Secrets for signed URLs. If `None`, viewers may request any URL.
     pub signing: Option<SigningSecrets>,
-    /// Listener for viewers over TLS. `None` for none.
+    /// TLS listener for viewers. `None` for no TLS.
     pub secure: Option<SecureListener>,
     /// Limits of each listener for viewers.
     pub limits: PlainLimits,
-    /// Proxies in front, and pages that may ask with credentials.
+    /// Trusted proxies, and web origins that may send credentials.
     pub clients: Clients,
 }
 
-/// A node that cannot start.
+/// Reason why a node cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// A name that is no token of HTTP of 1 to 63 bytes.
+    /// The name is not an HTTP token of 1 to 63 bytes.
     BadName(String),
-    /// No parent is given.
+    /// No parent is configured.
     NoParent,
-    /// A parent's URL.
+    /// A parent's URL is invalid.
     BadParent(OriginUrlError),
-    /// A limit of the relay.
+    /// A limit of the relay is invalid.
     BadLimit(RelayConfigError),
-    /// An address, as the error says, cannot be listened on.
+    /// The address named in the error cannot be bound.
     Bind(std::io::Error),
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 impl NodeConfig {
-    /// A node without parents, with default limits.
+    /// Creates a configuration without parents and with default limits.
     pub fn new(name: &str, address: SocketAddr) -> Self {
         let limits = PlainLimits { unsent_bytes_max: UNSENT_BYTES_MAX, ..PlainLimits::default() };
         Self {
@@ -110,7 +110,7 @@ impl NodeConfig {
     }
 }
 
-/// A bound node, not yet serving.
+/// A bound node that does not serve yet.
 pub struct Node {
     server: PlainServer,
     secure: Option<PlainServer>,
@@ -125,7 +125,8 @@ struct NodeState {
     name: Arc<str>,
     query: QueryRule,
     viewers_max: usize,
-    /// Check of parents that are asked at once. `None` unless legs are doubled.
+    /// Comparison of the timelines of parents that are asked together. `None` unless legs are
+    /// doubled.
     timelines: Option<Arc<TimelineCheck>>,
     signing: Option<SigningSecrets>,
     cors: Cors,
@@ -133,8 +134,8 @@ struct NodeState {
 }
 
 impl Node {
-    /// Listens. Parents are asked as the control decides, or else in the order of the configuration
-    /// ([`StaticParents`]).
+    /// Binds the listeners. The control selects the parents; without a control, parents are asked
+    /// in the configured order ([`StaticParents`]).
     ///
     /// Errors: see [`NodeError`].
     pub fn bind(config: NodeConfig) -> Result<Self, NodeError> {
@@ -145,7 +146,7 @@ impl Node {
         })
     }
 
-    /// Listens, and asks the parents that `route` chooses.
+    /// Binds the listeners. `route` selects the parents.
     ///
     /// Errors: see [`NodeError`].
     pub fn bind_with(
@@ -164,7 +165,7 @@ impl Node {
                 parents.collect::<Result<_, _>>().map_err(NodeError::BadParent)?
             }
         };
-        // Parents of a control can come later.
+        // With a control, parents may be added later.
         if parents.is_empty() && config.control.is_none() {
             return Err(NodeError::NoParent);
         }
@@ -193,21 +194,22 @@ impl Node {
         Ok(Self { server, secure, state, limits: config.limits })
     }
 
-    /// Where it listens for viewers.
+    /// Address of the listener for viewers.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
     }
 
-    /// Where it listens for viewers over TLS. `None` if it does not.
+    /// Address of the TLS listener for viewers. `None` if there is none.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the system.
     pub fn secure_addr(&self) -> std::io::Result<Option<SocketAddr>> {
         self.secure.as_ref().map(PlainServer::local_addr).transpose()
     }
 
-    /// The node's metrics in Prometheus' text format, while it runs as well.
+    /// Returns a function that formats the metrics for Prometheus. It can be called while the node
+    /// runs.
     pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
         let (shared, unsigned) = (Arc::clone(&self.state.shared), Arc::clone(&self.state.unsigned));
         move || {
@@ -216,13 +218,13 @@ impl Node {
         }
     }
 
-    /// The relay's counts, while it runs as well.
+    /// Returns a function that reads the relay's counts. It can be called while the node runs.
     pub fn counter(&self) -> impl Fn() -> RelayCounts + Send + Sync + use<> {
         let shared = Arc::clone(&self.state.shared);
         move || shared.with(|relay, _| relay.counts())
     }
 
-    /// Serves. Never returns; drop it to stop.
+    /// Serves requests. Never returns; stops when dropped.
     pub async fn run(self) -> Infallible {
         let Self { server, secure, state, limits } = self;
         let timer = Arc::clone(&state.shared).run_timer();
@@ -276,7 +278,7 @@ impl Node {
     }
 }
 
-/// Whether new viewers should come here: load balancers ask.
+/// Answers load balancers whether new viewers should be sent to this node.
 fn health(node: &NodeState) -> Response<AnswerBody> {
     let viewers = node.shared.with(|relay, _| relay.viewers());
     let is_full = viewers * 100 >= node.viewers_max * HEALTHY_VIEWERS_PERCENT;
@@ -311,7 +313,7 @@ async fn relay(node: NodeState, from: IpAddr, request: Parts) -> Response<Answer
     response
 }
 
-/// A request's target, without its signature where signed URLs alone are served.
+/// The request's target. If only signed URLs are served, checks and removes the signature.
 fn signed_target<'a>(node: &NodeState, from: IpAddr, request: &'a Parts) -> Result<&'a str, SignatureError> {
     let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
     let Some(secrets) = &node.signing else { return Ok(target) };
@@ -345,7 +347,8 @@ async fn serve(node: &NodeState, from: IpAddr, request: &Parts, target: &str) ->
     answer(&node.shared, JoinRequest { key, range, if_range, passed }, is_head_only).await
 }
 
-/// Admits a request by the control: a stream of the network, with a route at an edge.
+/// Requests admission from the control: the stream must be in the network, and an edge needs a
+/// route.
 async fn admit(control: &NodeControl, from: IpAddr, key: &Key) -> Result<(), Box<Response<AnswerBody>>> {
     let no_store = |mut response: Response<AnswerBody>| {
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

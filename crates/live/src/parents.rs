@@ -11,53 +11,53 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Time for a parent's answer to a probe.
+/// Longest wait for a parent's answer to a probe.
 const PROBE_TIME: Duration = Duration::from_millis(250);
 /// Pause between probes of a parent that does not answer.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
-/// Time for which a parent is not asked for a stream that it has with another timeline.
+/// Time for which a parent with another timeline is not asked for that stream.
 const REFUSED_TIME: Duration = Duration::from_secs(60);
-/// Streams for which parents are refused, at most.
+/// Most streams for which parents are refused.
 const REFUSED_MAX: usize = 4_096;
 
 /// Chooses the parent of each upstream request. A [`Hop`] is an index into
 /// [`crate::NodeConfig::parents`].
 pub trait Route: Send + Sync + 'static {
-    /// Address of a parent, if it can differ from the configuration's or came later.
+    /// Address of a parent, if it was added later or may differ from the configured address.
     fn origin(&self, _hop: Hop) -> Option<Origin> {
         None
     }
-    /// The parent to ask for an object, outside of `tried`. `None` if there is none at present.
+    /// The parent to ask for an object, other than `tried`. `None` if there is none now.
     fn next_hop(&self, key: &Key, tried: &[Hop]) -> Option<Hop>;
-    /// The same, as soon as there is one. `None` if no parent will come.
+    /// Waits for a parent to ask, as for [`Route::next_hop`]. `None` if none can be expected.
     fn wait(&self, _key: &Key, _tried: &[Hop]) -> PendingHop {
         Box::pin(std::future::ready(None))
     }
-    /// A meter of the transfer that begins. `is_ready`: the parent has the object whole.
+    /// Starts a meter of a transfer. `is_ready` means that the parent has the whole object.
     fn meter(&self, _key: &Key, _hop: Hop, _is_ready: bool) -> Option<TransferMeter> {
         None
     }
-    /// A parent has begun to answer.
+    /// Called when a parent has begun to answer.
     fn delivered(&self, _key: &Key, _hop: Hop) {}
-    /// A parent was silent while another one delivered this object.
+    /// Called when a parent was silent while another parent delivered this object.
     fn suspect(&self, key: &Key, hop: Hop);
-    /// A parent cannot be reached, or broke off its answer.
+    /// Called when a parent was unreachable or broke off its answer.
     fn failed(&self, key: &Key, hop: Hop);
-    /// A parent gives other media for this object than another parent.
+    /// Called when a parent's media for this object differ from another parent's.
     fn differs(&self, _key: &Key, _hop: Hop) {}
 }
 
-/// A parent that is not known yet.
+/// Future that resolves to a parent once one can be asked.
 pub type PendingHop = Pin<Box<dyn Future<Output = Option<Hop>> + Send>>;
 
-/// Parents in a fixed order of preference: the first one that answers gets all requests.
+/// Parents in a fixed order of preference. The first parent that answers gets all requests.
 ///
-/// A parent that failed or is suspect is the last choice for each request until it answers a
-/// probe: any HTTP answer to `GET /health`. A parent whose media differ from another parent's is not
-/// asked for that stream for a minute, unless all others fail: players must not see two timelines.
+/// A failed or suspect parent is the last choice until it answers a probe: `GET /health`, with any
+/// status. If a parent's media differ from another parent's media, the parent is not asked for that
+/// stream for a minute, unless all other parents fail. So players do not receive two timelines.
 pub struct StaticParents {
     parents: Vec<Arc<Parent>>,
-    /// Parents by streams' folders, with the end of their refusal.
+    /// Refused parents by folder of the stream, with the end of each refusal.
     refused: Mutex<BTreeMap<String, BTreeMap<Hop, Instant>>>,
 }
 
@@ -67,14 +67,14 @@ struct Parent {
 }
 
 impl StaticParents {
-    /// These parents, the preferred one first.
+    /// Creates a route over these parents, in order of preference.
     pub fn new(parents: &[Origin]) -> Self {
         let parent =
             |origin: &Origin| Arc::new(Parent { origin: origin.clone(), is_down: AtomicBool::new(false) });
         Self { parents: parents.iter().map(parent).collect(), refused: Mutex::default() }
     }
 
-    /// Parents that are refused for an object's stream.
+    /// Parents that are currently refused for an object's stream.
     fn refused(&self, key: &Key) -> Vec<Hop> {
         let now = Instant::now();
         let table = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ impl StaticParents {
 
 async fn probe(parent: std::sync::Weak<Parent>) {
     loop {
-        // The node may have ended meanwhile.
+        // The node may have ended in the meantime.
         let Some(parent) = parent.upgrade() else { return };
         let origin = parent.origin.clone();
         if matches!(timeout(PROBE_TIME, origin.get("/health", &HeaderMap::new())).await, Ok(Ok(_))) {
@@ -173,7 +173,7 @@ mod tests {
         let (stream, other) = (key("/a/main/1.m4s"), key("/b/main/1.m4s"));
         assert_eq!(parents.next_hop(&stream, &[Hop(0)]), Some(Hop(1)));
         parents.differs(&stream, Hop(1));
-        // Other objects of the moment may name the other parent.
+        // Other objects in flight may report the other parent.
         parents.differs(&stream, Hop(0));
         assert_eq!(parents.next_hop(&stream, &[]), Some(Hop(0)));
         assert_eq!(parents.next_hop(&stream, &[Hop(0)]), None, "no second leg");

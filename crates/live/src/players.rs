@@ -1,10 +1,10 @@
 //! Many measuring players in one process, over real sockets.
 //!
-//! Each player has its own connections and begins at its own time. With DNS, it asks for its edge
-//! itself, with an EDNS client subnet, and its times count from that question.
+//! Each player has its connections and its start time. With DNS, each player queries the addresses
+//! of its edges with an EDNS client subnet, and its times are measured from that query.
 //!
-//! Leaves out: what a player asks for and how it measures ([`anabranch_live_proto::play`]);
-//! HTTP/2. Read [`Players`] and [`PlayersConfig`] first.
+//! Leaves out: a player's requests and measurements ([`anabranch_live_proto::play`]); HTTP/2. Read
+//! [`Players`] and [`PlayersConfig`] first.
 
 mod resolve;
 mod session;
@@ -24,53 +24,53 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Most players of a process.
+/// Most players in a process.
 pub const PLAYERS_MAX: usize = 20_000;
 
-/// Characters of a URL in a message.
+/// Number of characters of a URL that a message shows.
 const URL_SHOWN_CHARS_MAX: usize = 200;
 
-/// One player.
+/// Configuration of one player.
 #[derive(Clone, Debug)]
 pub struct PlayerSpec {
-    /// Its behaviour.
+    /// Behaviour of the player.
     pub kind: PlayerKind,
-    /// URLs of the channel's playlist, one for each edge. With DNS, one.
+    /// URLs of the channel's playlist, one for each edge. With DNS, one URL only.
     pub urls: Vec<String>,
-    /// Time from the begin of the run to the player's opening.
+    /// Time from the start of the run to the opening of the player.
     pub starts_after: Duration,
     /// Network of the viewer, for DNS.
     pub subnet: Option<AddressPrefix>,
-    /// See [`PlayerConfig::buffer`].
+    /// Duration of media at which playback starts; see [`PlayerConfig::buffer`].
     pub buffer: Option<Duration>,
 }
 
-/// Players and how they find their edges.
+/// Configuration of all players.
 #[derive(Clone, Debug)]
 pub struct PlayersConfig {
     /// All players.
     pub players: Vec<PlayerSpec>,
-    /// DNS server that names the edges. `None` for the hosts of the URLs.
+    /// DNS server to ask for the edges. `None` to use the hosts in the URLs.
     pub dns: Option<SocketAddr>,
-    /// Authorities of the edges' certificates. `None` without URLs that begin with `https://`.
+    /// Certificate authorities of the edges. `None` if no URL begins with `https://`.
     pub trust: Option<ServerTrust>,
-    /// Time from the begin of the run to its end. `None` until all players are over.
+    /// Time from the start of the run to its end. `None` to run until all players have ended.
     pub duration: Option<Duration>,
-    /// Time without a byte after which a player's request is late, before its first playlist.
+    /// Time without a byte after which a request counts as late, before a player's first playlist.
     pub first_patience: Duration,
 }
 
-/// Players that cannot start.
+/// Reason why players cannot start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlayersError {
-    /// No player, or more than [`PLAYERS_MAX`].
+    /// There is no player, or more than [`PLAYERS_MAX`].
     Count(usize),
-    /// A player's set-up.
+    /// The configuration of a player is invalid.
     Player(PlayerConfigError),
-    /// A URL with an address instead of a name, beside DNS.
+    /// A URL contains an address, although DNS is asked for the edges.
     AddressBesideDns(String),
-    /// A URL that begins with `https://`, without authorities to trust.
+    /// A URL begins with `https://`, but no certificate authorities are configured.
     NoTrust(String),
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for PlayersError {
 
 impl std::error::Error for PlayersError {}
 
-/// Sums over all players while they run.
+/// Sums over all players, updated while they run.
 #[derive(Debug, Default)]
 pub struct Progress {
     started: AtomicUsize,
@@ -107,19 +107,19 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Players that are open or were.
+    /// Number of players that have been opened.
     pub fn started(&self) -> usize {
         self.started.load(Relaxed)
     }
-    /// Players that have received video.
+    /// Number of players that have received video.
     pub fn joined(&self) -> usize {
         self.joined.load(Relaxed)
     }
-    /// Players that have given up, or have played their stream to its end.
+    /// Number of players that have given up, or have played their stream to the end.
     pub fn over(&self) -> usize {
         self.over.load(Relaxed)
     }
-    /// Stalls of all players.
+    /// Number of stalls of all players.
     pub fn stalls(&self) -> u64 {
         self.stalls.load(Relaxed)
     }
@@ -131,19 +131,19 @@ impl Progress {
     pub fn video_bytes(&self) -> u64 {
         self.video_bytes.load(Relaxed)
     }
-    /// Sum of the declared bitrates of the renditions that players watch, in bit/s.
+    /// Sum of the declared bitrates of all watched renditions, in bit/s.
     pub fn watched_bps(&self) -> u64 {
         self.watched_bps.load(Relaxed)
     }
-    /// Requests that broke, were late or had a body that cannot be read.
+    /// Number of requests that broke, were late, or had an unreadable body.
     pub fn failed(&self) -> u64 {
         self.failed.load(Relaxed)
     }
-    /// Changes of the edge.
+    /// Number of changes to another edge.
     pub fn edge_changes(&self) -> u64 {
         self.edge_changes.load(Relaxed)
     }
-    /// Time of all stalls of all players.
+    /// Total duration of all stalls of all players.
     pub fn stalled(&self) -> Duration {
         Duration::from_ps(self.stalled_ps.load(Relaxed))
     }
@@ -152,17 +152,18 @@ impl Progress {
 /// Result of one player.
 #[derive(Clone, Debug)]
 pub struct PlayerReport {
-    /// Index among the players.
+    /// Index of the player.
     pub player: usize,
-    /// Its set-up.
+    /// Configuration of the player.
     pub spec: PlayerSpec,
-    /// Address that DNS gave, of the edge asked last.
+    /// Address from DNS of the edge that the player asked last.
     pub edge: Option<IpAddr>,
-    /// Its measurements.
+    /// Measurements of the player.
     pub measurements: Measurements,
 }
 
-/// One line on why no player has received video. `None` if one has, or if none has failed.
+/// One line that explains why no player has received video. `None` if any player has, or if no
+/// request has failed.
 pub fn failure(reports: &[PlayerReport]) -> Option<String> {
     if reports.iter().any(|report| report.measurements.join.first_byte.is_some()) {
         return None;
@@ -180,7 +181,7 @@ pub struct Players {
 }
 
 impl Players {
-    /// Checks the set-up.
+    /// Checks the configuration.
     ///
     /// Errors: see [`PlayersError`].
     pub fn new(config: PlayersConfig) -> Result<Self, PlayersError> {
@@ -206,13 +207,13 @@ impl Players {
         Ok(Self { config, progress: Arc::default() })
     }
 
-    /// Sums that change while the players run.
+    /// Sums over all players, which are updated while the players run.
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
     }
 
-    /// Runs the players until their duration is over, all of them are, or `asked_to_end` completes.
-    /// Returns the results of all players that were opened, in their order.
+    /// Runs the players until the duration has passed, all players have ended, or `asked_to_end`
+    /// completes. Returns the results of all opened players, in order.
     pub async fn run(self, asked_to_end: impl Future<Output = ()>) -> Vec<PlayerReport> {
         let begin = Instant::now();
         let (stop, stopped) = watch::channel(false);
@@ -252,7 +253,7 @@ impl Players {
     }
 }
 
-/// Waits until a time, or forever.
+/// Waits until a time, or for ever if `None`.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -260,7 +261,7 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// The wall clock's time.
+/// Current wall-clock time.
 fn wall_clock() -> DateTime {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let unix_ms = u64::try_from(since_1970.as_millis()).unwrap_or(0);

@@ -1,7 +1,7 @@
 //! A publisher of test patterns: many channels of any bitrate, without an encoder.
 //!
-//! Each rendition is a `PUT` that lasts. A publisher that loses its connection connects again. Leaves
-//! out: pictures ([`TestPattern`] has none). Read [`Publisher`] first.
+//! Each rendition is one long `PUT`. A publisher that loses its connection reconnects. Leaves out:
+//! pictures ([`TestPattern`] has none). Read [`Publisher`] first.
 
 use anabranch_http::origin::{Origin, OriginUrlError};
 use anabranch_media::cmaf::TestPattern;
@@ -18,48 +18,48 @@ use std::io;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Pause before a lost connection is made again.
+/// Pause before a lost connection is opened again.
 const PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
-/// Fragments that wait for a slow connection, at most.
+/// Most fragments that wait for a slow connection.
 const FRAGMENTS_MAX: usize = 4;
-/// Bytes of an answer that a log line shows.
+/// Number of bytes of an answer that a log line shows.
 const SHOWN_MAX: usize = 200;
 
-/// One rendition to publish.
+/// Configuration of one published rendition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedRendition {
     /// Name of the channel.
     pub channel: String,
     /// Name of the rendition.
     pub rendition: String,
-    /// Its bitrate.
+    /// Bitrate of the rendition.
     pub bitrate: BitRate,
-    /// Delay of its begin.
+    /// Delay of the first fragment.
     pub delay: Duration,
 }
 
-/// Set-up of a publisher.
+/// Configuration of a publisher.
 #[derive(Clone)]
 pub struct PublisherConfig {
     /// URL of the source, `http://HOST:PORT`.
     pub source: String,
-    /// Bearer token.
+    /// Bearer token of the publisher.
     pub token: String,
-    /// Renditions.
+    /// Renditions to publish.
     pub renditions: Vec<PublishedRendition>,
     /// Duration of a fragment.
     pub fragment: Duration,
-    /// Interval of key frames.
+    /// Interval between key frames.
     pub key: Duration,
 }
 
-/// A publisher that cannot start.
+/// Reason why a publisher cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PublisherError {
-    /// The source's URL.
+    /// The source's URL is invalid.
     BadSource(OriginUrlError),
-    /// A token that no header can carry.
+    /// The token cannot be sent in a header.
     BadToken,
 }
 
@@ -82,7 +82,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// A publisher with these settings.
+    /// Creates a publisher with this configuration.
     ///
     /// Errors: see [`PublisherError`].
     pub fn new(config: PublisherConfig) -> Result<Self, PublisherError> {
@@ -92,7 +92,7 @@ impl Publisher {
         Ok(Self { config, source, authorization })
     }
 
-    /// Publishes all renditions. Never returns; drop it to stop.
+    /// Publishes all renditions. Never returns; stops when dropped.
     pub async fn run(self) -> Infallible {
         let mut tasks = tokio::task::JoinSet::new();
         let began = Instant::now();
@@ -157,7 +157,7 @@ async fn publish(
     }
 }
 
-/// Sends fragments in real time, until the connection ends.
+/// Sends fragments in real time until the connection ends.
 async fn send(mut fragments: Sender<Bytes>, mut pattern: TestPattern) {
     if fragments.send_data(pattern.init().into()).await.is_err() {
         return;

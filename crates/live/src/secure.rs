@@ -1,16 +1,16 @@
-//! Listeners of nodes and sources for viewers over TLS.
+//! TLS listeners of nodes and sources for viewers.
 
 use anabranch_http::plain::{PlainLimits, PlainServer, Proxies};
 use anabranch_net::public::ServerCertificate;
 use std::io;
 use std::net::SocketAddr;
 
-/// A further listener, for viewers over TLS with HTTP/1.1 or HTTP/2.
+/// An additional listener for viewers over TLS, with HTTP/1.1 or HTTP/2.
 #[derive(Clone, Debug)]
 pub struct SecureListener {
-    /// Address; port 0 takes a free one.
+    /// Address on which to listen. Port 0 selects a free port.
     pub address: SocketAddr,
-    /// Certificate, loaded with [`anabranch_http::plain::PROTOCOLS`].
+    /// Certificate, loaded with the protocols of [`anabranch_http::plain::PROTOCOLS`].
     pub certificate: ServerCertificate,
 }
 

@@ -1,4 +1,4 @@
-//! The relay machine behind a lock, with the task of each upstream request and of its deadlines.
+//! The relay machine behind a lock, a task for each upstream request, and a task for deadlines.
 
 use crate::parents::Route;
 use anabranch_http::origin::{Origin, Reply};
@@ -13,36 +13,36 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// `CDN-Loop` (RFC 8586).
+/// Name of the `CDN-Loop` header (RFC 8586).
 pub(crate) const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 
-/// Turns of the scheduler that a leg grants its connection to hand over what it has read.
+/// Number of times that a leg yields to its connection's task to collect the bytes it has read.
 const GATHER_TURNS: u32 = 3;
 
 /// State shared by all tasks of a node.
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
-    /// Origin of the machine's time.
+    /// Zero of the machine's time.
     epoch: tokio::time::Instant,
-    /// Woken when the next deadline has become earlier.
+    /// Notified when the next deadline becomes earlier.
     earlier: Notify,
     pub(crate) route: Arc<dyn Route>,
-    /// Parents by the number of their hop.
+    /// Parents, indexed by [`Hop`].
     pub(crate) parents: Vec<Origin>,
 }
 
 struct Inner {
     relay: Relay,
-    /// By [`ViewerId::index`].
+    /// Wakers of viewers, indexed by [`ViewerId::index`].
     wakers: Vec<Option<Waker>>,
     legs: BTreeMap<LegId, LegTask>,
-    /// The deadline for which the timer's task sleeps.
+    /// Deadline until which the timer task sleeps.
     sleeps_until: Option<Instant>,
 }
 
 struct LegTask {
     task: AbortHandle,
-    /// Woken when a paused leg reads on.
+    /// Notified when a paused leg must resume.
     goes_on: Arc<Notify>,
 }
 
@@ -62,12 +62,13 @@ impl Shared {
         Instant::from_std(self.epoch.elapsed())
     }
 
-    /// One call of the machine, and all that follows from it.
+    /// Calls the machine, then performs its actions.
     pub(crate) fn with<T>(self: &Arc<Self>, call: impl FnOnce(&mut Relay, Instant) -> T) -> T {
         self.with_inner(|inner, now| call(&mut inner.relay, now))
     }
 
-    /// One call with the lock held, then the machine's actions, viewers to wake and its deadline.
+    /// Calls `call` with the lock held, then performs the machine's actions, wakes viewers, and
+    /// updates the timer.
     fn with_inner<T>(self: &Arc<Self>, call: impl FnOnce(&mut Inner, Instant) -> T) -> T {
         let mut guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *guard;
@@ -140,12 +141,12 @@ impl Shared {
         inner.legs.insert(leg, LegTask { task: task.abort_handle(), goes_on });
     }
 
-    /// A leg's task is over.
+    /// Removes the finished task of a leg.
     fn forget(&self, leg: LegId) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).legs.remove(&leg);
     }
 
-    /// The next of a viewer's answer.
+    /// Polls the next item of a viewer's answer.
     pub(crate) fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>, viewer: ViewerId) -> Poll<ReadStep> {
         self.with_inner(|inner, now| {
             let read = inner.relay.handle_read(now, viewer);
@@ -163,7 +164,7 @@ impl Shared {
         })
     }
 
-    /// A viewer leaves.
+    /// Ends a viewer's request.
     pub(crate) fn leave(self: &Arc<Self>, viewer: ViewerId) {
         self.with(|relay, now| relay.handle_leave(now, viewer));
     }
@@ -193,7 +194,8 @@ impl Shared {
     }
 }
 
-/// Asks `parent` and reports what it answers, until the end or until the relay has enough.
+/// Sends a request to `parent` and passes the answer to the relay, until the end or until the relay
+/// stops the leg.
 async fn run_leg(shared: Arc<Shared>, hop: Hop, request: FetchRequest, goes_on: Arc<Notify>) {
     let leg = request.leg;
     let parent = shared.route.origin(hop).unwrap_or_else(|| shared.parents[hop.0 as usize].clone());
@@ -217,14 +219,14 @@ async fn forward(
     let mut meter = None;
     if reply.status().is_success() {
         shared.route.delivered(&request.key, hop);
-        // A length is stated of whole objects alone.
+        // The parent sends a length only if it has the whole object.
         let is_ready = reply.headers().contains_key(header::CONTENT_LENGTH);
         meter = shared.route.meter(&request.key, hop, is_ready);
     }
     let mut head = Some(head(&reply));
     loop {
         let mut arrived = ArrivedParts::default();
-        // A head is passed on even if no byte of the body is there.
+        // The head is passed on even if no byte of the body has arrived.
         arrived.gather(&mut reply, head.is_some()).await;
         let ArrivedParts { pieces, end } = arrived;
         if let Some(meter) = &meter {
@@ -247,29 +249,30 @@ async fn forward(
             (Flow::Stop, _) | (_, Some(Ok(()))) => break,
             (_, Some(Err(error))) => return Err(error),
             (Flow::Pause, None) => {
-                // From here on the viewers limit the transfer.
+                // From here on the viewers limit the transfer, so it is not measured.
                 meter = None;
                 goes_on.notified().await;
             }
             (Flow::Continue, None) => {}
         }
     }
-    // Without a wait in between: the relay may have cancelled this task as the object is whole.
+    // No await may come before this: the relay may have cancelled the task, as the object is
+    // complete.
     reply.finish();
     Ok(())
 }
 
-/// Parts of an answer that arrived together: the relay hears of them in one call, so that each
-/// viewer wakes and writes once.
+/// Pieces of an answer that arrived together. The relay gets them in one call, so that each viewer
+/// wakes and writes once.
 #[derive(Default)]
 struct ArrivedParts {
     pieces: Vec<Bytes>,
-    /// How the body ended. `None` while it goes on.
+    /// Result at the end of the body. `None` while the body continues.
     end: Option<io::Result<()>>,
 }
 
 impl ArrivedParts {
-    /// Waits for some bytes, then takes all that the connection has read by then.
+    /// Waits for bytes, then takes all bytes that the connection has read so far.
     async fn gather(&mut self, reply: &mut Reply, may_be_empty: bool) {
         if !may_be_empty {
             let next = reply.bytes().await;
@@ -334,7 +337,8 @@ mod tests {
         fn failed(&self, _key: &Key, _hop: Hop) {}
     }
 
-    /// The deadline of a leg that a viewer's read resumed was not slept for.
+    /// The timer task once did not sleep for the deadline of a leg that a viewer's read had
+    /// resumed.
     #[tokio::test]
     async fn read_that_resumes_a_leg_sets_the_timer() {
         let object_bytes_max = ByteCount::new(1_000);
@@ -346,7 +350,7 @@ mod tests {
         let request = JoinRequest { key, range: None, if_range: None, passed: "own".to_owned() };
         let viewer = shared.with(|relay, now| relay.handle_join(now, request)).expect("there is room");
         let lock = || shared.inner.lock().expect("no panic");
-        // The test reports what the parent answers: the leg's task never runs.
+        // The test passes in the parent's answer, and stops the leg's task.
         let leg = *lock().legs.keys().next().expect("one leg");
         lock().legs[&leg].task.abort();
         let flow = shared.with(|relay, now| {
@@ -354,7 +358,7 @@ mod tests {
             relay.handle_bytes(now, leg, Bytes::from(vec![0; 600]))
         });
         assert_eq!(flow, Flow::Pause);
-        // The timer finds that a paused leg has no deadline.
+        // A paused leg has no deadline.
         shared.with(|relay, now| relay.handle_timeout(now + Duration::from_secs(20)));
         assert_eq!(lock().relay.poll_timeout(), None);
         lock().sleeps_until = None;

@@ -1,19 +1,19 @@
-//! Signed URLs that expire: an edge with secrets serves no others.
+//! Signed URLs with an expiry time. An edge with secrets serves no other URLs.
 //!
 //! A signature is the first segment of a path, as in `/~1~1767225600~~SIGNATURE/news/index.m3u8`.
-//! Playlists name their resources by relative URIs, so players carry the signature on to every
-//! playlist, segment and part, without cookies. The edge removes it: parents and caches of the relay
-//! see the path alone.
+//! Playlists refer to resources by relative URIs, so players repeat the signature in requests for
+//! every playlist, segment and part, without cookies. The edge removes the signature, so parents
+//! and caches see only the path.
 //!
 //! | field | meaning |
 //! | --- | --- |
-//! | 1 | number of segments of the path, from its begin, that the signature covers; 0 covers all |
-//! | 1767225600 | end of its validity, in seconds since 1970 |
-//! | empty | prefix of the viewers' addresses, as `192.0.2.0_24`; empty for all |
-//! | SIGNATURE | HMAC-SHA256 of the covered path and the fields before, in base64url |
+//! | 1 | number of path segments that the signature covers, from the start of the path; 0 covers all paths |
+//! | 1767225600 | expiry time, in seconds since 1970 |
+//! | empty | prefix of the viewers' addresses, such as `192.0.2.0_24`; empty for all addresses |
+//! | SIGNATURE | HMAC-SHA256 of the covered path and the preceding fields, in base64url |
 //!
 //! Source: RFC 2104 (HMAC), RFC 4648, section 5 (base64url). Leaves out: encryption of the path;
-//! revocation, besides a change of the secrets. Read [`SigningSecrets`] and [`Grant`] first.
+//! revocation other than by a change of the secrets. Read [`SigningSecrets`] and [`Grant`] first.
 
 use anabranch_live_proto::directory::AddressPrefix;
 use base64::Engine as _;
@@ -23,21 +23,21 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Shortest and longest secret, in bytes.
+/// Allowed length of a secret, in bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 32..=256;
-/// Secrets that are good at the same time: the present one, and the one before or after it.
+/// Most secrets that are valid at the same time, so that a secret can be replaced gradually.
 pub const SECRETS_MAX: usize = 2;
-/// Segments of a path that a signature can cover.
+/// Most path segments that a signature can cover.
 const DEPTH_MAX: usize = 8;
-/// Text that begins what is signed: signatures of another use or form are not good here.
+/// Prefix of the signed text. It invalidates signatures made for another purpose or format.
 const CONTEXT: &str = "anabranch live url 1";
-/// Mark of a signature in a path.
+/// Start of a signature in a path.
 const MARK: &str = "/~";
 
-/// Secrets of signed URLs; clones share them.
+/// Secrets of signed URLs. Clones share the secrets.
 ///
-/// A file has one secret in a line, two at most: the first one signs, and both are good. Empty lines
-/// and lines that begin with `#` are ignored.
+/// A file has one or two secrets, one per line. The first secret signs, and both are accepted.
+/// Empty lines and lines that begin with `#` are ignored.
 #[derive(Clone)]
 pub struct SigningSecrets {
     keys: Arc<RwLock<Vec<hmac::Key>>>,
@@ -49,15 +49,15 @@ impl fmt::Debug for SigningSecrets {
     }
 }
 
-/// A file of secrets that is refused.
+/// Reason why a file of secrets is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SecretFileError {
-    /// A secret of other than 32 to 256 printable ASCII characters: line, bytes.
+    /// A secret that is not 32 to 256 printable ASCII characters: line, bytes.
     BadSecret(usize, usize),
-    /// More than [`SECRETS_MAX`] secrets.
+    /// The file has more than [`SECRETS_MAX`] secrets.
     TooMany,
-    /// No secret.
+    /// The file has no secret.
     Empty,
 }
 
@@ -78,17 +78,17 @@ impl fmt::Display for SecretFileError {
 
 impl std::error::Error for SecretFileError {}
 
-/// Why a request is not served.
+/// Reason why the signature of a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SignatureError {
     /// The path has no signature.
     Missing,
-    /// The text is no signature, or one by none of the secrets for this path.
+    /// The signature is malformed, or no secret has signed this path.
     Bad,
-    /// The end of its validity, in seconds since 1970, is over.
+    /// The signature has expired at this time, in seconds since 1970.
     Expired(u64),
-    /// The viewer's address is outside its prefix.
+    /// The viewer's address is outside the signature's address prefix.
     OtherClient(IpAddr),
 }
 
@@ -107,18 +107,18 @@ impl fmt::Display for SignatureError {
 
 impl std::error::Error for SignatureError {}
 
-/// A signature's extent.
+/// Permission that a signature grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Path whose resources it covers, with everything below: `/news`, or `/` for all.
+    /// Path that is covered, including all paths below: `/news`, or `/` for all paths.
     pub path: String,
-    /// End of its validity, in seconds since 1970.
+    /// Expiry time, in seconds since 1970.
     pub expires_unix_s: u64,
-    /// Addresses of the viewers. `None` for all.
+    /// Address prefix of the viewers. `None` for all addresses.
     pub clients: Option<AddressPrefix>,
 }
 
-/// A path that no signature can cover.
+/// A path that a signature cannot cover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantPathError(String);
 
@@ -131,20 +131,20 @@ impl fmt::Display for GrantPathError {
 
 impl std::error::Error for GrantPathError {}
 
-/// A signature as it is read from a path.
+/// A signature parsed from a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PathSignature<'a> {
     depth: usize,
     expires_unix_s: u64,
     clients: Option<AddressPrefix>,
-    /// Fields before the signature, as they are written.
+    /// Fields before the signature, as written in the path.
     fields: &'a str,
     signature: [u8; 32],
     /// Path after the signature.
     path: &'a str,
 }
 
-/// Splits a target into its signature and its path. `None` for a target that begins with none.
+/// Splits a target into signature and path. `None` for a target without a signature.
 fn read(target: &str) -> Option<Result<PathSignature<'_>, SignatureError>> {
     let rest = target.strip_prefix(MARK)?;
     let read = || {
@@ -167,7 +167,7 @@ fn read(target: &str) -> Option<Result<PathSignature<'_>, SignatureError>> {
     Some(read().ok_or(SignatureError::Bad))
 }
 
-/// The first `depth` segments of a path with query. `None` if there are fewer.
+/// The first `depth` segments of a path, without its query. `None` if the path has fewer segments.
 fn covered(path: &str, depth: usize) -> Option<&str> {
     let path = path.split('?').next().unwrap_or_default();
     if depth == 0 {
@@ -182,24 +182,24 @@ fn message(covered: &str, fields: &str) -> String {
 }
 
 impl SigningSecrets {
-    /// Reads the text of a file of secrets.
+    /// Parses the text of a file of secrets.
     ///
     /// Errors: [`SecretFileError`].
     pub fn read(text: &str) -> Result<Self, SecretFileError> {
         Ok(Self { keys: Arc::new(RwLock::new(keys(text)?)) })
     }
 
-    /// Takes the secrets of a changed file.
+    /// Replaces the secrets by those in the text of a changed file.
     ///
-    /// Errors: [`SecretFileError`]; the secrets stay as they are.
+    /// Errors: [`SecretFileError`]; the secrets then stay unchanged.
     pub fn replace(&self, text: &str) -> Result<(), SecretFileError> {
         let keys = keys(text)?;
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Ok(())
     }
 
-    /// The path's first segment for a grant, as `/~1~1767225600~~SIGNATURE`: a path below the grant's
-    /// follows it.
+    /// Signs a grant. Returns the first segment of a path, such as `/~1~1767225600~~SIGNATURE`, to
+    /// be put before a path that the grant covers.
     ///
     /// Errors: [`GrantPathError`].
     pub fn sign(&self, grant: &Grant) -> Result<String, GrantPathError> {
@@ -222,7 +222,8 @@ impl SigningSecrets {
         Ok(format!("{MARK}{fields}~{}", BASE64.encode(signature)))
     }
 
-    /// The target, a path with query, without its signature, if it is good now for this viewer.
+    /// Checks the signature of a target, a path with query. Returns the target without the
+    /// signature.
     ///
     /// Errors: [`SignatureError`].
     /// Cost: one HMAC of a few hundred bytes for each secret, compared in constant time.
@@ -268,9 +269,10 @@ fn keys(text: &str) -> Result<Vec<hmac::Key>, SecretFileError> {
     if keys.is_empty() { Err(SecretFileError::Empty) } else { Ok(keys) }
 }
 
-/// Checks any target with a fixed secret, for fuzz targets. Returns true if its signature is valid.
+/// Checks an arbitrary target with a fixed secret, for fuzz targets. Returns whether its signature
+/// is valid.
 ///
-/// Panics: if the grant of an accepted target, signed again, is not accepted.
+/// Panics: if a new signature for the grant of an accepted target is not accepted.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     let secrets = SigningSecrets::read("0123456789abcdef0123456789abcdef").expect("a secret");
@@ -284,7 +286,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
         expires_unix_s: signed.expires_unix_s,
         clients: signed.clients,
     };
-    // A path such as `//x` can be checked but not signed.
+    // A path such as `//x` can be covered by a check, but cannot be signed.
     if let Ok(again) = secrets.sign(&grant) {
         let same = format!("{again}{path}");
         assert!(secrets.check(&same, 0, from) == Ok(path) || grant.path.ends_with('/'), "{target}");

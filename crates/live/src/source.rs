@@ -1,5 +1,5 @@
-//! A source of `live`: publishers upload channels, or the source pulls them from other origins;
-//! nodes and players fetch them as HLS.
+//! A source of `live`. Publishers upload channels, or the source pulls channels from other origins.
+//! Nodes and players fetch them as HLS.
 //!
 //! | request | meaning |
 //! | --- | --- |
@@ -56,56 +56,58 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tokens::is_name;
 
-/// Pause between looks at the deadlines of requests and publishers.
+/// Interval of the checks of deadlines of requests and publishers.
 const TICK: std::time::Duration = std::time::Duration::from_millis(250);
-/// Pause between looks at a pulled channel that is about to begin.
+/// Interval of the checks whether a pulled channel has started.
 const START_TICK: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Body of an answer.
 type SourceBody = body::Body<channel::Request>;
 
-/// Set-up of a source.
+/// Configuration of a source.
 #[derive(Clone)]
 pub struct SourceConfig {
-    /// Listener for publishers, nodes and players; port 0 takes a free one.
+    /// Address on which to listen for publishers, nodes and players. Port 0 selects a free port.
     pub address: SocketAddr,
     /// Tokens of publishers.
     pub tokens: PublishTokens,
-    /// Limits and lists of each rendition.
+    /// Settings of each rendition.
     pub rendition: RenditionConfig,
-    /// Target of a segment's duration. Must be no shorter than the interval of key frames.
+    /// Target duration of segments. Must not be shorter than the interval of key frames.
     pub segment_target: Duration,
-    /// Target of a part's duration.
+    /// Target duration of parts.
     pub part_target: Duration,
-    /// Whether published segments are numbered by the media's own time, so that two sources of one
-    /// encoder's output have equal names and bytes. The encoder's time must never fall.
+    /// Whether published segments are numbered by the media time, so that two sources that receive
+    /// one encoder's output yield equal names and bytes. The media time must never decrease.
     pub is_timeline_shared: bool,
     /// Most renditions of all channels.
     pub renditions_max: usize,
-    /// Time without a byte after which a publisher is disconnected, and without a publisher after
-    /// which the stream ends for its players.
+    /// Time without a byte after which a publisher is disconnected, and time without a publisher
+    /// after which the stream ends for players.
     pub silence_max: Duration,
-    /// Content steering in multivariant playlists. `None`: they lead to the edge that served them.
+    /// Content steering in multivariant playlists. If `None`, players stay at the edge that served
+    /// the playlist.
     pub steering: Option<SourceSteering>,
-    /// Listener over TLS, for the same requests. `None` for none.
+    /// TLS listener for the same requests. `None` for no TLS.
     pub secure: Option<SecureListener>,
     /// Limits of each listener.
     pub limits: PlainLimits,
-    /// Proxies in front, and pages that may ask with credentials.
+    /// Trusted proxies, and web origins that may send credentials.
     pub clients: Clients,
-    /// Control that tells the next tier which streams are here. `None`: there is no controller.
+    /// Control that announces the published streams to the next tier. `None` without a controller.
     pub control: Option<NodeControl>,
-    /// Channels that are pulled from other origins.
+    /// Channels to pull from other origins.
     pub pulls: Vec<Pull>,
-    /// Authorities of pulled HTTPS origins. `None`: only HTTP origins can be pulled.
+    /// Certificate authorities of pulled HTTPS origins. If `None`, only HTTP origins can be pulled.
     pub pull_trust: Option<ServerTrust>,
-    /// Time without a request after which a pulled rendition rests until the next one. `None`: it is
-    /// pulled all the time.
+    /// Time without a request after which the pull of a rendition pauses until the next request. If
+    /// `None`, renditions are always pulled.
     pub pull_idle: Option<Duration>,
 }
 
 impl SourceConfig {
-    /// A source with default limits: segments of 2 s, parts of 200 ms, 64 renditions.
+    /// Creates a configuration with default limits: segments of 2 s, parts of 200 ms, 64
+    /// renditions.
     pub fn new(address: SocketAddr, tokens: PublishTokens) -> Self {
         Self {
             address,
@@ -138,27 +140,28 @@ impl SourceConfig {
                 Timeline::Own { first }
             },
         };
-        // With a shared timeline the media's own time is the date, or the two sources' dates differ.
+        // On a shared timeline the media time itself is the date, so that the dates of two sources
+        // agree.
         let date = if self.is_timeline_shared { DateTime::from_unix_ms(0) } else { date };
         PackagerConfig { rendition: self.rendition.clone(), cut, date, predecessor: None }
     }
 }
 
-/// A source that cannot start.
+/// Reason why a source cannot start.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// A setting of renditions or of the cutter.
+    /// A setting of renditions or of the cutter is out of range.
     BadSetting(PackageError),
-    /// A channel that cannot be pulled.
+    /// A channel cannot be pulled.
     BadPull(PullError),
-    /// The number of renditions is zero.
+    /// The limit of renditions is zero.
     NoRendition,
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     Bind {
-        /// The address.
+        /// Address of the listener.
         address: SocketAddr,
-        /// The system's error.
+        /// Error of the system.
         error: std::io::Error,
     },
 }
@@ -176,10 +179,10 @@ impl fmt::Display for SourceError {
 
 impl std::error::Error for SourceError {}
 
-/// A bound source, not yet serving.
+/// A bound source that does not serve yet.
 ///
-/// Memory: [`RenditionConfig::window_bytes_max`] for each rendition, and one segment for each client
-/// that reads slowly.
+/// Memory: [`RenditionConfig::window_bytes_max`] for each rendition, and one segment for each slow
+/// client.
 pub struct Source {
     server: PlainServer,
     secure: Option<PlainServer>,
@@ -199,7 +202,7 @@ struct Shared {
 }
 
 impl Source {
-    /// Listens.
+    /// Binds the listeners.
     ///
     /// Errors: see [`SourceError`].
     pub fn bind(config: SourceConfig) -> Result<Self, SourceError> {
@@ -232,21 +235,22 @@ impl Source {
         Ok(Self { server, secure, shared: Arc::new(shared) })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
     }
 
-    /// Where it listens over TLS. `None` if it does not.
+    /// Address of the TLS listener. `None` if there is none.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the system.
     pub fn secure_addr(&self) -> std::io::Result<Option<SocketAddr>> {
         self.secure.as_ref().map(PlainServer::local_addr).transpose()
     }
 
-    /// The source's metrics in Prometheus' text format, while it runs as well.
+    /// Returns a function that formats the metrics for Prometheus. It can be called while the
+    /// source runs.
     pub fn metrics(&self) -> impl Fn() -> String + Clone + Send + Sync + use<> {
         let shared = Arc::clone(&self.shared);
         move || {
@@ -255,7 +259,7 @@ impl Source {
         }
     }
 
-    /// Serves. Never returns; drop it to stop.
+    /// Serves requests. Never returns; stops when dropped.
     pub async fn run(self) -> Infallible {
         let Self { server, secure, shared } = self;
         let ticking = Arc::clone(&shared);
@@ -318,7 +322,7 @@ impl Shared {
         }
     }
 
-    /// Tells the control which streams are published.
+    /// Sets the control's imports to the published streams.
     fn import(&self) {
         let Some(control) = &self.config.control else { return };
         let published: Vec<_> = self.channels().values().map(Arc::clone).collect();
@@ -341,7 +345,8 @@ impl Shared {
         let mut response = match method {
             Method::GET | Method::HEAD => self.fetch(&head).await,
             Method::PUT | Method::POST => self.publish(from, &head, body).await,
-            // HLS muxers delete old segments; the window does so by itself.
+            // HLS muxers delete old segments. The window drops them itself, so these requests are
+            // ignored.
             Method::DELETE => match self.check_publisher(from, &head) {
                 Ok(_) => text(StatusCode::NO_CONTENT, ""),
                 Err(refusal) => *refusal,
@@ -386,7 +391,7 @@ impl Shared {
         }
     }
 
-    /// The channel at a path. One whose origin has not answered yet is waited for.
+    /// The rendition at a path. If its origin has not answered yet, waits for the origin.
     async fn find(&self, path: &ChannelPath) -> Option<Arc<Channel>> {
         let known = || self.channels().get(path).map(Arc::clone);
         let pulled = self.pulled.iter().find(|pulled| pulled.name() == path.channel);
@@ -397,13 +402,13 @@ impl Shared {
         known()
     }
 
-    /// Multivariant playlist of a pulled channel: the origin's, with the names of this source.
+    /// Multivariant playlist of a pulled channel: the origin's playlist with this source's names.
     async fn pulled_multivariant(&self, pulled: &PulledChannel) -> Response<SourceBody> {
         pulled.asked.notify_one();
         let main = ChannelPath { channel: pulled.name().to_owned(), rendition: "main".to_owned() };
         let main = || self.channels().get(&main).map(Arc::clone);
         begun(|| {
-            // The bitrate of an origin without variants is measured: it has to be pulled for that.
+            // If the origin has no variants, the bitrate must be measured by pulling.
             main().inspect(|main| main.ask(self.now())).is_some_and(|main| main.peak_rate().is_some())
                 || pulled.variants().is_some()
         })
@@ -415,7 +420,7 @@ impl Shared {
         }
     }
 
-    /// Playlist of a pulled rendition. The first request after a rest waits for the origin.
+    /// Playlist of a pulled rendition. The first request after a pause waits for the origin.
     async fn pulled_playlist(
         &self,
         channel: &Arc<Channel>,
@@ -434,7 +439,7 @@ impl Shared {
         }
     }
 
-    /// Multivariant playlist of a channel's renditions, the highest bitrate first.
+    /// Multivariant playlist of a channel's renditions, in order of decreasing bitrate.
     fn multivariant(&self, name: &str) -> Response<SourceBody> {
         let of_channel: Vec<Arc<Channel>> =
             self.channels().values().filter(|channel| channel.path.channel == name).map(Arc::clone).collect();
@@ -453,7 +458,7 @@ impl Shared {
         multivariant_answer(&multivariant::playlist(name, listed, self.config.steering.as_ref()))
     }
 
-    /// The rendition that a request may publish, and the kind of upload.
+    /// Checks the path and token of an upload. Returns the rendition and the kind of upload.
     fn check_publisher(
         &self,
         from: IpAddr,
@@ -471,7 +476,7 @@ impl Shared {
             return Err(Box::new(text(StatusCode::BAD_REQUEST, line)));
         }
         if !self.config.tokens.allow(channel, &head.headers) {
-            // Clients with Basic credentials ask without them first.
+            // Clients with Basic credentials first send a request without them.
             if head.headers.contains_key(header::AUTHORIZATION) {
                 self.metrics.note_failure(Cause::Token);
                 self.log_refusal(from, channel);
@@ -487,7 +492,7 @@ impl Shared {
         Ok((path, upload))
     }
 
-    /// Writes one line a second at most.
+    /// Logs a refused publisher, at most one line per second.
     fn log_refusal(&self, from: IpAddr, channel: &str) {
         let second = self.epoch.elapsed().as_secs() + 1;
         if self.refusal_logged_s.swap(second, Relaxed) != second {
@@ -515,8 +520,8 @@ impl Shared {
         text(status, if line.is_empty() { line } else { format!("{line}\n") })
     }
 
-    /// The channel at a path, made if there is room for it. A stream that has ended continues under
-    /// the next number.
+    /// The rendition at a path. Creates it if the limit permits. A stream that has ended continues
+    /// with the next segment number.
     fn open(&self, path: &ChannelPath) -> Result<Arc<Channel>, String> {
         if self.pulled.iter().any(|pulled| pulled.name() == path.channel) {
             return Err(format!("channel {} is pulled from an origin: publish another one", path.channel));
@@ -542,7 +547,8 @@ impl Shared {
         self.check_declared(path)?;
         let now = self.now();
         let unix_ms = self.epoch_unix_ms + now.as_ns() / 1_000_000;
-        // Numbers do not fall when the source restarts: time advances as fast as they do.
+        // Time advances as fast as segment numbers, so numbers do not decrease when the source
+        // restarts.
         let first = unix_ms / (self.config.segment_target.as_ns() / 1_000_000).max(1);
         let config = self.config.packager(first, DateTime::from_unix_ms(self.epoch_unix_ms));
         let config = PackagerConfig { predecessor, ..config };
@@ -551,9 +557,9 @@ impl Shared {
         Ok(channel)
     }
 
-    /// Makes a pulled rendition.
+    /// Creates a pulled rendition.
     ///
-    /// Errors: one line.
+    /// Errors: a message of one line.
     fn open_pulled(&self, path: &ChannelPath, config: ImportConfig) -> Result<Arc<Channel>, String> {
         self.check_declared(path)?;
         let mut channels = self.channels();
@@ -567,7 +573,7 @@ impl Shared {
         Ok(channel)
     }
 
-    /// Refuses a rendition that the controller's network does not have.
+    /// Refuses a rendition that is not part of the controller's network.
     fn check_declared(&self, path: &ChannelPath) -> Result<(), String> {
         match &self.config.control {
             Some(control)
@@ -580,7 +586,7 @@ impl Shared {
     }
 }
 
-/// Waits until `has_begun`, for [`START_TIME`] at most.
+/// Waits until `has_begun` returns true, for at most [`START_TIME`].
 async fn begun(has_begun: impl Fn() -> bool) {
     let until = tokio::time::Instant::now() + START_TIME;
     while !has_begun() && tokio::time::Instant::now() < until {
@@ -596,7 +602,7 @@ fn multivariant_answer(playlist: &MultivariantPlaylist) -> Response<SourceBody> 
     response
 }
 
-/// Answers a request once its head is there.
+/// Answers a request as soon as its head is available.
 async fn resource(
     channel: &Arc<Channel>,
     now: Instant,

@@ -1,12 +1,12 @@
-//! Content steering of `live`: playing viewers ask which edges to use, as DNS cannot move them.
+//! Content steering of `live`. It moves viewers that are already playing, which DNS cannot do.
 //!
-//! `GET /v1/steering/CHANNEL` answers a steering manifest for HLS and DASH. Its pathways are the names
-//! of the open edges of the viewer's group, in the directory's order of preference. Manifests of
-//! the channel have to name their pathways (DASH: service locations) after the edges.
+//! `GET /v1/steering/CHANNEL` returns a steering manifest for HLS and DASH. Its pathways are the
+//! names of the open edges of the viewer's group, in the directory's order of preference. Manifests
+//! of the channel must name their pathways (DASH: service locations) after the edges.
 //!
-//! The reload URI names the viewer's group, so a viewer keeps its group behind a proxy. Viewers
-//! without one belong to the group of their address. Leaves out: the manifests of channels, TLS.
-//! Read [`SteeringServer`] and [`SteeringConfig`] first.
+//! The reload URI contains the viewer's group, so a viewer behind a proxy keeps its group. For a
+//! request without a group, the group follows from the viewer's address. Leaves out: the manifests
+//! of channels, TLS. Read [`SteeringServer`] and [`SteeringConfig`] first.
 
 use anabranch_http::PeerAddress;
 use anabranch_http::plain::{Clients, PlainLimits, PlainServer, RequestRate, refusal};
@@ -25,34 +25,35 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Set-up of a steering server.
+/// Configuration of a steering server.
 #[derive(Clone, Debug)]
 pub struct SteeringConfig {
-    /// Address for players; port 0 takes a free one.
+    /// Address on which to listen for players. Port 0 selects a free port.
     pub address: SocketAddr,
     /// Limits of connections.
     pub limits: PlainLimits,
-    /// Proxies in front, and pages that may ask with credentials.
+    /// Trusted proxies, and web origins that may send credentials.
     pub clients: Clients,
-    /// Answers a second. Beyond them a network still has
-    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`]; other players are told to ask later.
+    /// Most answers per second. Above this rate each network still gets
+    /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers, and other players must retry
+    /// later.
     pub answers_per_s_max: u64,
-    /// Seconds until a player asks again.
+    /// Time until a player asks again, in seconds.
     pub ttl_s: u32,
-    /// Base of the reload URI as players reach this server: `https://steer.example`. `None` for a
-    /// relative reload URI, as the standards have it; Shaka takes that for the manifest's server.
+    /// Base of the reload URI, as players reach this server: `https://steer.example`. `None` for a
+    /// relative reload URI, as in the standards; Shaka resolves it against the manifest's server.
     pub url: Option<String>,
 }
 
 impl SteeringConfig {
-    /// A steering server with the default limits.
+    /// Creates a configuration with default limits.
     pub fn new(address: SocketAddr) -> Self {
         let (limits, clients) = (PlainLimits::default(), Clients::default());
         Self { address, limits, clients, answers_per_s_max: 50_000, ttl_s: 10, url: None }
     }
 }
 
-/// A bound steering server, not yet serving.
+/// A bound steering server that does not serve yet.
 pub struct SteeringServer {
     server: PlainServer,
     state: Arc<SteeringState>,
@@ -65,9 +66,9 @@ struct SteeringState {
 }
 
 impl SteeringServer {
-    /// Listens, and answers by the directory that `directory` holds.
+    /// Binds the listener. Requests are answered from the current value of `directory`.
     ///
-    /// Errors: an address that cannot be listened on.
+    /// Errors: an address that cannot be bound.
     pub fn bind(config: SteeringConfig, directory: watch::Receiver<Arc<Directory>>) -> std::io::Result<Self> {
         let Clients { proxies, cors } = config.clients.clone();
         let server = PlainServer::bind(config.address, config.limits)?.with_proxies(proxies).with_cors(cors);
@@ -75,21 +76,21 @@ impl SteeringServer {
         Ok(Self { server, state: Arc::new(SteeringState { config, directory, rate }) })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     ///
-    /// Errors: the system's.
+    /// Errors: an error of the system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.server.local_addr()
     }
 
-    /// Serves. Never returns; drop it to stop.
+    /// Serves requests. Never returns; stops when dropped.
     pub async fn run(self) -> Infallible {
         let router = Router::new().route("/v1/steering/{channel}", get(steer)).with_state(self.state);
         self.server.run(router).await
     }
 }
 
-/// A player's question, and the standard that the player follows. Players of HLS need not say so.
+/// Parses a player's query by its standard, HLS or DASH. HLS players need not identify themselves.
 fn read(query: &str) -> Result<SteeringQuery, QueryError> {
     let is_dash = query.split('&').any(|parameter| parameter.starts_with("_DASH_"));
     let dialect = if is_dash { Dialect::Dash } else { Dialect::Hls };
@@ -97,8 +98,8 @@ fn read(query: &str) -> Result<SteeringQuery, QueryError> {
     SteeringQuery::read(dialect, query, unknown)
 }
 
-/// The answer to a player's question. `None` for a channel that is not listed; no pathway is listed
-/// if no edge is open.
+/// The manifest for a player's query. `None` for a channel that is not in the directory. Without an
+/// open edge no pathway is listed.
 fn manifest(
     directory: &Directory,
     config: &SteeringConfig,
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn planned_edges_come_first() {
+    fn planned_edges_are_listed_first() {
         assert_eq!(pathways("", [10, 1, 0, 1]), ["edge-1", "edge-2"], "paris has no place: the nearest");
         assert_eq!(pathways("", [10, 2, 0, 1]), ["edge-2", "edge-1"], "lyon's place is edge-2");
         assert_eq!(pathways("_HLS_throughput=9000000", [10, 2, 0, 1]), ["edge-1", "edge-2"], "at 1.4 Mbit/s");
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reload_uri_keeps_the_group() {
+    fn reload_uri_keeps_the_viewers_group() {
         let first = answer("", [10, 2, 0, 1]).expect("the channel is listed");
         assert_eq!(first.reload_uri, "news?location=lyon");
         let again =
@@ -194,11 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_follows_from_the_parameters() {
+    fn query_parameters_reveal_the_players_standard() {
         assert_eq!(read("_DASH_pathway=edge-1").map(|asked| asked.dialect), Ok(Dialect::Dash));
         assert_eq!(read("").map(|asked| asked.dialect), Ok(Dialect::Hls));
         assert!(read(&"x".repeat(QUERY_BYTES_MAX + 1)).is_err());
-        // #52: the token of a protected channel was lost with the first reload.
+        // #52: the token of a protected channel was lost on the first reload.
         let signed = answer("token=a%2Fb&location=lyon&_HLS_pathway=edge-2", [192, 0, 2, 1]);
         assert_eq!(signed.expect("the channel is listed").reload_uri, "news?location=lyon&token=a%2Fb");
         let unmapped = answer("token=a", [192, 0, 2, 1]).expect("the channel is listed");

@@ -1,7 +1,8 @@
-//! The check that the parents of a doubled leg have one timeline of each stream.
+//! Checks that the parents of doubled legs have the same timeline of each stream.
 //!
-//! While a stream is watched, its playlist is asked of all parents at intervals. A parent that does
-//! not agree with the first one that answers is reported to the route. Read [`TimelineCheck`].
+//! While a stream is watched, its playlist is requested from all parents at intervals. A parent
+//! whose playlist differs from the playlist of the first parent is reported to the route. Read
+//! [`TimelineCheck`].
 
 use crate::shared::Shared;
 use anabranch_http::origin::Origin;
@@ -16,19 +17,19 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Pause between checks of a stream.
+/// Interval between two checks of a stream.
 const CHECK_PAUSE: Duration = Duration::from_secs(10);
-/// Time after the last request for a stream's playlist for which the stream is checked.
+/// Time for which a stream is checked after the last request for its playlist.
 const WATCHED_TIME: Duration = Duration::from_secs(30);
-/// Time for a parent's playlist.
+/// Longest wait for a parent's playlist.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// Streams that are checked, at most.
+/// Most streams that are checked.
 const STREAMS_MAX: usize = 1_024;
 
-/// Streams that are watched.
+/// Streams that are watched by viewers.
 #[derive(Default)]
 pub(crate) struct TimelineCheck {
-    /// By the path of the playlist.
+    /// Watched streams, by path of the playlist.
     streams: Mutex<BTreeMap<String, WatchedTimeline>>,
     is_new: Notify,
 }
@@ -36,12 +37,12 @@ pub(crate) struct TimelineCheck {
 struct WatchedTimeline {
     key: Key,
     seen_at: Instant,
-    /// `None` before the first check.
+    /// Time of the last check. `None` before the first.
     checked_at: Option<Instant>,
 }
 
 impl TimelineCheck {
-    /// Notes a request of a viewer.
+    /// Records a viewer's request for a playlist.
     pub(crate) fn saw(&self, key: &Key) {
         if !key.is_playlist() {
             return;
@@ -51,7 +52,7 @@ impl TimelineCheck {
         if let Some(known) = streams.get_mut(key.path()) {
             known.seen_at = now;
         } else if streams.len() < STREAMS_MAX {
-            // The playlist of now, without delivery directives.
+            // The current playlist is compared, so the key has no delivery directives.
             let Ok(plain) = Key::read(key.path(), anabranch_live_proto::relay::QueryRule::Remove) else {
                 return;
             };
@@ -73,7 +74,7 @@ impl TimelineCheck {
         }
     }
 
-    /// Playlists that are due; they count as checked.
+    /// Playlists whose check is due. They are marked as checked.
     fn due(&self) -> Vec<Key> {
         let now = Instant::now();
         let mut streams = self.lock();
@@ -94,7 +95,7 @@ impl TimelineCheck {
     }
 }
 
-/// Compares the playlists of all parents.
+/// Compares the playlists of all parents, and reports each parent that differs from the first.
 async fn check(shared: &Arc<Shared>, key: &Key) {
     let mut answers = JoinSet::new();
     for (number, parent) in shared.parents.iter().enumerate() {
@@ -119,7 +120,7 @@ async fn check(shared: &Arc<Shared>, key: &Key) {
     }
 }
 
-/// A parent's media playlist. `None` for any other answer.
+/// Fetches a parent's media playlist. `None` if the answer is not a valid playlist.
 async fn playlist(parent: &Origin, target: &str) -> Option<MediaPlaylist> {
     let mut reply = parent.get(target, &HeaderMap::new()).await.ok()?;
     let mut text = Vec::new();

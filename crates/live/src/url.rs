@@ -1,6 +1,6 @@
-//! Parts of URLs.
+//! Splits URLs into their parts.
 
-/// Host of a URL, without its port.
+/// Host of a URL without its port.
 pub(crate) fn host(url: &str) -> Option<&str> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -10,7 +10,7 @@ pub(crate) fn host(url: &str) -> Option<&str> {
     }
 }
 
-/// Server and target of a URL.
+/// Server part and request target of a URL.
 pub(crate) fn split(url: &str) -> Option<(&str, String)> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"))?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_come_without_port_and_brackets() {
+    fn hosts_have_no_port_and_no_brackets() {
         let hosts = ["http://a.example:80/x", "http://10.0.0.1", "http://[2001:db8::1]:8080/"].map(host);
         assert_eq!(hosts, [Some("a.example"), Some("10.0.0.1"), Some("2001:db8::1")]);
         assert_eq!(host("https://a.example:8443/x"), Some("a.example"));

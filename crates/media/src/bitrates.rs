@@ -10,11 +10,12 @@ use anabranch_units::{BitRate, Duration, RandomStream};
 pub struct Rung {
     /// Bitrate of the variant.
     pub bitrate: BitRate,
-    /// Weight: viewers that watch it, of the ladder's sum.
+    /// Weight: number of viewers that watch the rung; their share is relative to the sum of the
+    /// ladder.
     pub viewers: u64,
 }
 
-/// Draws the bitrate of one viewer. Takes one number of `random`.
+/// Draws the bitrate of one viewer. Consumes one number of `random`.
 ///
 /// Panics: a ladder without viewers.
 pub fn draw_bitrate(ladder: &[Rung], random: &mut RandomStream) -> BitRate {
@@ -27,7 +28,7 @@ pub fn draw_bitrate(ladder: &[Rung], random: &mut RandomStream) -> BitRate {
     rung.expect("the draw is below the sum of the weights").bitrate
 }
 
-/// Bytes of a segment that plays for `time`, rounded down, at most `u64::MAX`.
+/// Bytes of a segment with the playing time `time`, rounded down, at most `u64::MAX`.
 ///
 /// ```
 /// use anabranch_media::bitrates::segment_bytes;

@@ -1,14 +1,14 @@
-//! Fragmented MP4 (CMAF) as a stream: samples are read from it, and cut into segments and parts.
+//! Streams of fragmented MP4 (CMAF): samples are read, and cut into segments and parts.
 //!
 //! [`StreamReader`] takes the bytes of an encoder and returns the initialisation section and the
 //! samples, each as soon as its last byte has arrived. [`Cutter`] writes the samples as new
-//! fragments, whose borders depend on the media's own time alone. Two copies of one stream that are
-//! fragmented differently therefore give the same segments and parts.
+//! fragments, whose borders depend on media time only. So two copies of a stream give the same
+//! segments and parts, even if they are fragmented differently.
 //!
-//! Copies are cut alike only if the encoder gives both the same decode times and key frames, at a
-//! constant frame rate. ffmpeg 5.1 needs `-movflags +delay_moov` with sound, or times shift after
-//! the first fragment; its `+frag_every_frame` writes wrong times for every third picture beside
-//! sound, so `-frag_duration` must be used instead.
+//! Copies are cut alike only if the encoder gives both copies the same decode times and key frames,
+//! at a constant frame rate. ffmpeg 5.1 needs `-movflags +delay_moov` for streams with audio, or
+//! times shift after the first fragment. For streams with audio, its `+frag_every_frame` writes
+//! wrong times for every third frame of video, so `-frag_duration` must be used instead.
 //!
 //! Source: ISO/IEC 14496-12 (boxes), sections 8.8 (movie fragments) and 8.16 (segments); ISO/IEC
 //! 23000-19 (CMAF), section 7.3. Leaves out: encrypted samples, which are refused; events (`emsg`),
@@ -42,20 +42,20 @@ pub const MOOF_BYTES_MAX: usize = 1 << 20;
 pub const SAMPLE_BYTES_MAX: usize = 16 << 20;
 /// Most samples of a fragment.
 pub const SAMPLES_MAX: usize = 20_000;
-/// Most samples of a fragment that have no data, such as empty subtitles. They cost no bytes of the
-/// stream, so this limit bounds what a short fragment makes the reader queue.
+/// Most samples of a fragment that have no data, such as empty subtitles. Empty samples use no
+/// bytes of the stream, so this limit bounds the queue of the reader.
 pub const EMPTY_SAMPLES_MAX: usize = 100;
 /// Most tracks of a stream.
 pub const TRACKS_MAX: usize = 8;
 
-/// A point in the time of the media, which the encoder sets.
+/// A point on the media timeline, which the encoder sets.
 ///
 /// Units: nanoseconds since the beginning of the encoder's timeline, rounded down.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MediaTime(u64);
 
 impl MediaTime {
-    /// The point `ns` nanoseconds into the timeline.
+    /// The point `ns` nanoseconds after the beginning of the timeline.
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
@@ -63,45 +63,45 @@ impl MediaTime {
     pub const fn as_ns(self) -> u64 {
         self.0
     }
-    /// The time from `earlier` to `self`, zero where `earlier` is later. At most 213 days.
+    /// The time from `earlier` to `self`; zero if `earlier` is later. At most 213 days.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_ps(self.0.saturating_sub(earlier.0).saturating_mul(1_000))
     }
 }
 
-/// Sort of a track.
+/// Kind of a track.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum TrackKind {
-    /// Pictures.
+    /// Video.
     Video,
-    /// Sound.
+    /// Audio.
     Audio,
-    /// Any other sort.
+    /// Any other kind.
     Other,
 }
 
 /// A track of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Track {
-    /// Number in the boxes (`tkhd`).
+    /// Number of the track in the boxes (`tkhd`).
     pub id: u32,
-    /// Ticks a second (`mdhd`), at least 1.
+    /// Ticks per second (`mdhd`), at least 1.
     pub timescale: u32,
-    /// Its sort (`hdlr`).
+    /// Kind of the track (`hdlr`).
     pub kind: TrackKind,
-    /// Defaults of its samples (`trex`).
+    /// Defaults of the track's samples (`trex`).
     pub defaults: SampleDefaults,
 }
 
 impl Track {
-    /// The point in time of `ticks`. Returns `None` beyond 584 years.
+    /// Converts `ticks` to media time. Returns `None` beyond 584 years.
     pub fn time(&self, ticks: u64) -> Option<MediaTime> {
         let ns = u128::from(ticks) * 1_000_000_000 / u128::from(self.timescale);
         u64::try_from(ns).ok().map(MediaTime)
     }
 }
 
-/// Values of samples without explicit ones.
+/// Values of samples that have no explicit values.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampleDefaults {
     /// Duration in ticks.
@@ -121,20 +121,20 @@ pub struct InitSection {
     pub tracks: Vec<Track>,
 }
 
-/// A coded frame of pictures or sound.
+/// A coded frame of video or audio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Index of its track in [`InitSection::tracks`].
+    /// Index of the sample's track in [`InitSection::tracks`].
     pub track: usize,
     /// Decode time in ticks of the track.
     pub decode_ticks: u64,
     /// Duration in ticks of the track.
     pub duration_ticks: u32,
-    /// Presentation time less decode time, in ticks.
+    /// Presentation time minus decode time, in ticks.
     pub composition_ticks: i32,
     /// Flags (ISO/IEC 14496-12, section 8.8.3.1).
     pub flags: u32,
-    /// Its bytes.
+    /// Coded bytes of the frame.
     pub data: Vec<u8>,
 }
 
@@ -145,20 +145,20 @@ impl Sample {
     }
 }
 
-/// Flag of a sample that needs earlier ones (`sample_is_non_sync_sample`).
+/// Flag of a sample whose decoding needs earlier samples (`sample_is_non_sync_sample`).
 const FLAG_NON_SYNC: u32 = 0x1_0000;
 
-/// Why a stream is refused. The stream cannot be read on from there.
+/// Reason why a stream is refused. The reader refuses all later bytes of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamError {
     /// A box is larger than its limit.
     BoxTooLarge {
-        /// Its type.
+        /// Type of the box.
         kind: [u8; 4],
-        /// Its size in bytes.
+        /// Size of the box in bytes.
         got: u64,
-        /// The limit.
+        /// Limit in bytes.
         max: usize,
     },
     /// A box is shorter than its contents.
@@ -166,9 +166,9 @@ pub enum StreamError {
         /// Type of the box, or of its parent.
         kind: [u8; 4],
     },
-    /// The size of a box is left open, or does not include the header.
+    /// A box has no explicit size, or its size does not include the header.
     BadSize {
-        /// Its type.
+        /// Type of the box.
         kind: [u8; 4],
     },
     /// A required box is missing.
@@ -176,28 +176,28 @@ pub enum StreamError {
         /// Type of the box.
         kind: [u8; 4],
     },
-    /// A fragment came before the initialisation section, or names a track that is not there.
+    /// A fragment arrived before the initialisation section, or names a track that does not exist.
     UnknownTrack {
         /// Number of the track.
         id: u32,
     },
-    /// More entries of one sort than the limit.
+    /// The stream has more entries of one kind than the limit.
     TooMany {
-        /// Sort of the entries.
+        /// Kind of the entries.
         what: &'static str,
-        /// Most of them.
+        /// Most entries allowed.
         max: usize,
     },
     /// A value is out of its range.
     OutOfRange {
-        /// Which value.
+        /// Name of the value.
         what: &'static str,
     },
     /// The data of a fragment lie outside the `mdat` that follows it, or overlap.
     DataOutside,
     /// The stream uses a feature that cannot be cut.
     Unsupported {
-        /// The feature, and what to do.
+        /// Name of the feature, and a remedy.
         what: &'static str,
     },
 }

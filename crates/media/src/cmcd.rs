@@ -9,7 +9,7 @@
 
 use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
-/// Most reports of a request.
+/// Most reports in one request.
 pub const REPORTS_MAX: usize = 1_000;
 /// Longest report.
 pub const REPORT_BYTES_MAX: usize = 4_096;
@@ -19,7 +19,7 @@ pub const REPORT_BYTES_MAX: usize = 4_096;
 pub struct Report {
     /// Name of a pathway, from the key `cdn`.
     pub cdn: Option<String>,
-    /// Host that was asked, without its port, from the key `url`.
+    /// Host of the requested URL, without its port, from the key `url`.
     pub host: Option<String>,
     /// Whether the buffer did not run empty (`bs`) and no response failed (`rc` from 200 to 399, or
     /// absent).
@@ -27,7 +27,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads a report. Returns `None` for text that is no dictionary, or is longer than
+    /// Reads a report. Returns `None` for text that is not a dictionary, or is longer than
     /// [`REPORT_BYTES_MAX`].
     ///
     /// Source: CTA-5004-A, keys `bs`, `cdn`, `rc`, `url`; RFC 9651, section 4.2.2 (parsing a
@@ -53,7 +53,7 @@ impl Report {
             _ => None,
         };
         let is_starved = matches!(item("bs"), Some(BareItem::Boolean(true)));
-        // A request without a response has status 0.
+        // Status 0 reports a request without a response, which has failed.
         let has_failed = match item("rc") {
             Some(BareItem::Integer(status)) => !(200..400).contains(&i64::from(*status)),
             _ => false,
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_read() {
+    fn both_cmcd_versions_are_read() {
         let of = |text: &str| {
             let report = Report::read(text).expect("it is one");
             (report.cdn.unwrap_or_default(), report.host.unwrap_or_default(), report.is_good)
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_report_is_ignored() {
+    fn invalid_reports_are_ignored() {
         for wrong in ["=", "bs=?2", "a b c", "\u{e9}", &format!("x=\"{}\"", "y".repeat(5_000))] {
             assert_eq!(Report::read(wrong), None, "{wrong}");
         }

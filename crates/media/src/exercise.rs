@@ -1,5 +1,5 @@
-//! Exercises of the parsers of outside bytes, for fuzz targets: questions of players, their
-//! reports, tables of prefixes, playlists, fragmented MP4.
+//! Exercises of the parsers of untrusted bytes, for fuzz targets: queries and reports of players,
+//! tables of prefixes, playlists, fragmented MP4.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_queries`] first.
 
@@ -11,10 +11,10 @@ use crate::steering::{Dialect, Pathway, PathwayTable, SteeringManifest, Steering
 use anabranch_units::{BitRate, Duration};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A question, as its query; `D` in front stands for DASH. Returns whether the question is answered.
+/// Reads a steering query; a leading `D` stands for DASH. Returns whether the query is answered.
 ///
-/// Panics: if the reload URI changes the viewer or loses a parameter, or an answer names a pathway
-/// twice.
+/// Panics: if the reload URI changes the viewer or loses a parameter, or if an answer names a
+/// pathway twice.
 pub fn exercise_queries(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let (dialect, query) = match text.strip_prefix('D') {
@@ -40,13 +40,14 @@ pub fn exercise_queries(bytes: &[u8]) -> bool {
     true
 }
 
-/// A player's report (CMCD). Returns whether it is read and names a pathway or a host.
+/// Reads a player's report (CMCD). Returns whether the report is valid and names a pathway or a
+/// host.
 pub fn exercise_cmcd(bytes: &[u8]) -> bool {
     let report = Report::read(&String::from_utf8_lossy(bytes));
     report.is_some_and(|report| report.cdn.is_some() || report.host.is_some())
 }
 
-/// A table of prefixes. Returns whether it is read.
+/// Reads a table of prefixes. Returns whether the table is valid.
 pub fn exercise_prefixes(bytes: &[u8]) -> bool {
     let Ok(table) = PrefixTable::read(bytes) else { return false };
     for address in ["192.0.2.1", "2001:db8::1", "::ffff:10.1.2.3"] {
@@ -55,10 +56,10 @@ pub fn exercise_prefixes(bytes: &[u8]) -> bool {
     true
 }
 
-/// A playlist of either sort. Returns whether it is read.
+/// Reads a media or multivariant playlist. Returns whether the playlist is valid.
 ///
-/// Panics: if a playlist that is written and read again is another one, or a delta update does not
-/// resolve to the playlist that it was made of.
+/// Panics: if a playlist changes when it is written and read again, or if a delta update does not
+/// resolve to its original playlist.
 pub fn exercise_playlists(bytes: &[u8]) -> bool {
     if let Ok(playlist) = MultivariantPlaylist::read(bytes) {
         let text = playlist.write();
@@ -75,10 +76,10 @@ pub fn exercise_playlists(bytes: &[u8]) -> bool {
     true
 }
 
-/// A stream of fragmented MP4; its first byte is the size of the pieces in which it arrives.
-/// Returns whether it is read and has samples.
+/// Reads a stream of fragmented MP4. The first byte of `bytes` is the size of the chunks that are
+/// read. Returns whether the stream is valid and has samples.
 ///
-/// Panics: if the fragments that are cut of it cannot be read.
+/// Panics: if the fragments that are cut from the stream cannot be read.
 pub fn exercise_boxes(bytes: &[u8]) -> bool {
     let Some((piece, bytes)) = bytes.split_first() else { return false };
     let _ = CodecInfo::of_init(bytes);
@@ -114,7 +115,7 @@ pub fn exercise_boxes(bytes: &[u8]) -> bool {
     is_read && samples > 0
 }
 
-/// Reads the fragments that are cut.
+/// Reads all fragments that the cutter has written.
 fn read_cuts(cutter: &mut Cutter, reader: &mut StreamReader) {
     while let Some(cut) = cutter.poll_cut() {
         if let crate::cmaf::Cut::Fragment(bytes) = cut {
@@ -129,7 +130,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpora_are_as_they_say() {
+    fn fuzz_corpora_results_match_the_file_names() {
         assert!(replay("media_queries", super::exercise_queries) >= 5);
         assert!(replay("media_cmcd", super::exercise_cmcd) >= 6);
         assert!(replay("media_prefixes", super::exercise_prefixes) >= 3);

@@ -1,13 +1,13 @@
-//! Playlists of HTTP Live Streaming (HLS), with the tags of low latency.
+//! Playlists of HTTP Live Streaming (HLS), including the tags of Low-Latency HLS.
 //!
 //! A media playlist lists the segments of one rendition. A low-latency playlist also lists the
-//! parts of the newest segments, and hints at the part that comes next. A multivariant playlist
-//! lists the renditions.
+//! parts of the newest segments, and announces the next part in a preload hint. A multivariant
+//! playlist lists the renditions.
 //!
 //! Source: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, sections 4 and
-//! 6.2.5. The tags are read by the crate `m3u8-parser`; limits, numbers and the meaning of tags are
-//! this module's. Leaves out: encrypted segments, variables and playlists of I-frames, which are
-//! refused; date ranges, which are ignored. Read [`MediaPlaylist`] and [`DeliveryDirectives`]
+//! 6.2.5. The crate `m3u8-parser` reads the tags; this module checks limits and numbers, and
+//! interprets the tags. Leaves out: encrypted segments, variables and playlists of I-frames, which
+//! are refused; date ranges, which are ignored. Read [`MediaPlaylist`] and [`DeliveryDirectives`]
 //! first.
 
 mod date;
@@ -29,20 +29,20 @@ use std::sync::Arc;
 
 /// Longest playlist that is read.
 pub const PLAYLIST_BYTES_MAX: usize = 1 << 20;
-/// Most lines of a playlist. A tag takes 256 bytes, so this bounds memory.
+/// Most lines of a playlist. A tag takes 256 bytes of memory, so this limit bounds memory.
 pub const LINES_MAX: usize = 32_768;
 /// Most segments of a playlist.
 pub const SEGMENTS_MAX: usize = 8_192;
-/// Most parts of a playlist, in all segments together.
+/// Most parts of a playlist, summed over all segments.
 pub const PARTS_MAX: usize = 8_192;
-/// Most variants, and most renditions, of a multivariant playlist; most rendition reports.
+/// Most variants of a multivariant playlist; also most renditions, and most rendition reports.
 pub const VARIANTS_MAX: usize = 256;
 /// Longest URI, name or codec string.
 pub const TEXT_BYTES_MAX: usize = 2_048;
 /// Longest duration of a segment or part.
 pub const DURATION_MAX: Duration = Duration::from_secs(3_600);
 
-/// Range of bytes of a resource.
+/// Range of the bytes of a resource.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ByteRange {
     /// Number of bytes before the range.
@@ -52,23 +52,23 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Number of bytes up to the end of the range.
+    /// Number of bytes before the end of the range.
     pub fn end(self) -> ByteCount {
         ByteCount::new(self.offset.as_u64().saturating_add(self.length.as_u64()))
     }
 }
 
-/// A resource with the range of it that is meant.
+/// A resource, or a range of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// URI, absolute or relative to the playlist's.
+    /// URI, absolute or relative to the URI of the playlist.
     pub uri: String,
-    /// Range of bytes. `None` for the whole resource.
+    /// Range of bytes. `None` for the complete resource.
     pub range: Option<ByteRange>,
 }
 
 impl Resource {
-    /// The whole resource at `uri`.
+    /// The complete resource at `uri`.
     pub fn whole(uri: impl Into<String>) -> Self {
         Self { uri: uri.into(), range: None }
     }
@@ -77,9 +77,9 @@ impl Resource {
 /// Part of a segment (EXT-X-PART).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where its bytes are.
+    /// Location of the part's bytes.
     pub resource: Resource,
-    /// Duration of its media.
+    /// Duration of the part's media.
     pub duration: Duration,
     /// Whether the part contains a key frame (INDEPENDENT).
     pub is_independent: bool,
@@ -98,45 +98,45 @@ pub struct SegmentHead {
     pub is_discontinuous: bool,
 }
 
-/// A whole segment.
+/// A complete segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Attributes that precede it.
+    /// Attributes that precede the segment.
     pub head: SegmentHead,
-    /// Where its bytes are.
+    /// Location of the segment's bytes.
     pub resource: Resource,
-    /// Duration of its media (EXTINF).
+    /// Duration of the segment's media (EXTINF).
     pub duration: Duration,
     /// Whether the segment is missing (EXT-X-GAP).
     pub is_gap: bool,
-    /// Its parts, if the playlist lists them.
+    /// Parts of the segment, if the playlist lists them.
     pub parts: Vec<Part>,
 }
 
-/// Parts of the segment that is not yet whole.
+/// Parts of the segment that is not yet complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenSegment {
-    /// Attributes that precede it.
+    /// Attributes that precede the segment.
     pub head: SegmentHead,
-    /// Its parts so far.
+    /// Parts that the segment has so far.
     pub parts: Vec<Part>,
 }
 
-/// Abilities of a server (EXT-X-SERVER-CONTROL).
+/// Features of a server (EXT-X-SERVER-CONTROL).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerControl {
     /// Whether playlist requests may wait for a segment or part (CAN-BLOCK-RELOAD).
     pub can_block_reload: bool,
-    /// Age from which segments are left out of delta updates (CAN-SKIP-UNTIL). `None` without delta
-    /// updates.
+    /// Age from which delta updates skip segments (CAN-SKIP-UNTIL). `None` if the server offers no
+    /// delta updates.
     pub can_skip_until: Option<Duration>,
-    /// Distance from the live edge at which to play (HOLD-BACK).
+    /// Recommended distance of playback from the live edge, in playing time (HOLD-BACK).
     pub hold_back: Option<Duration>,
-    /// The same with parts (PART-HOLD-BACK).
+    /// Recommended distance of playback from the live edge for players of parts (PART-HOLD-BACK).
     pub part_hold_back: Option<Duration>,
 }
 
-/// Sort of resource that a preload hint announces.
+/// Kind of resource that a preload hint announces.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum HintKind {
     /// A part.
@@ -145,16 +145,16 @@ pub enum HintKind {
     Map,
 }
 
-/// The resource that comes next (EXT-X-PRELOAD-HINT).
+/// The next resource of a rendition (EXT-X-PRELOAD-HINT).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreloadHint {
-    /// Sort of the resource.
+    /// Kind of the resource.
     pub kind: HintKind,
-    /// URI.
+    /// URI of the resource.
     pub uri: String,
-    /// Number of bytes before it in the resource.
+    /// Number of bytes before the hinted bytes in the resource.
     pub start: ByteCount,
-    /// Number of its bytes. `None` up to the end of the resource.
+    /// Number of hinted bytes. `None` up to the end of the resource.
     pub length: Option<ByteCount>,
 }
 
@@ -163,9 +163,9 @@ pub struct PreloadHint {
 pub struct RenditionReport {
     /// URI of the rendition's playlist.
     pub uri: String,
-    /// Number of its newest segment, whole or not.
+    /// Number of the rendition's newest segment, complete or not.
     pub last_msn: Option<u64>,
-    /// Number of its newest part in that segment.
+    /// Number of the rendition's newest part, in segment `last_msn`.
     pub last_part: Option<u64>,
 }
 
@@ -174,7 +174,7 @@ pub struct RenditionReport {
 pub struct MediaPlaylist {
     /// Upper bound of the segments' durations, in whole seconds.
     pub target_duration: Duration,
-    /// Number of the first segment, skipped ones included.
+    /// Number of the first segment, including skipped segments.
     pub media_sequence: u64,
     /// Number of discontinuities before the first segment.
     pub discontinuity_sequence: u64,
@@ -184,34 +184,34 @@ pub struct MediaPlaylist {
     pub part_target: Option<Duration>,
     /// Abilities of the server.
     pub server_control: ServerControl,
-    /// Number of segments that a delta update leaves out at the beginning (EXT-X-SKIP).
+    /// Number of segments that a delta update skips at the beginning (EXT-X-SKIP).
     pub skipped_segments: u64,
-    /// Whole segments, the oldest first.
+    /// Complete segments, the oldest first.
     pub segments: Vec<Segment>,
-    /// The segment that is not yet whole. `None` without a part of it.
+    /// The segment that is not yet complete. `None` if the playlist lists no part of it.
     pub open: Option<OpenSegment>,
-    /// Resources that come next.
+    /// The resources that preload hints announce.
     pub preload_hints: Vec<PreloadHint>,
-    /// Newest segments of other renditions.
+    /// Reports on the newest segments of other renditions.
     pub rendition_reports: Vec<RenditionReport>,
-    /// Whether no segment follows (EXT-X-ENDLIST).
+    /// Whether the playlist is complete (EXT-X-ENDLIST).
     pub is_ended: bool,
 }
 
-/// Why a playlist is refused.
+/// Reason why a playlist is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlaylistError {
     /// The playlist is longer than [`PLAYLIST_BYTES_MAX`].
     TooLong {
-        /// Its length in bytes.
+        /// Length of the playlist in bytes.
         got: usize,
     },
-    /// More entries of one sort than the limit.
+    /// The playlist has more entries of one kind than the limit.
     TooMany {
-        /// Sort of the entries.
+        /// Kind of the entries.
         what: &'static str,
-        /// Most of them.
+        /// Most entries allowed.
         max: usize,
     },
     /// The bytes are not UTF-8 text.
@@ -222,31 +222,31 @@ pub enum PlaylistError {
     Syntax {
         /// Line number, from 1.
         line: usize,
-        /// The mistake.
+        /// Description of the mistake.
         what: String,
     },
     /// A value is out of its range.
     OutOfRange {
         /// Name of the value.
         what: &'static str,
-        /// The value.
+        /// Value in the playlist.
         got: String,
-        /// Range of allowed values.
+        /// Allowed range.
         allowed: &'static str,
     },
     /// A required tag is missing.
     Missing {
-        /// The tag.
+        /// Name of the tag.
         tag: &'static str,
     },
     /// The playlist uses a feature that relays do not carry.
     Unsupported {
-        /// The feature.
+        /// Name of the feature.
         what: &'static str,
     },
-    /// A delta update does not follow the playlist at hand.
+    /// A delta update skips segments that the base playlist lacks.
     DeltaWithoutBase {
-        /// First segment that is needed and not at hand.
+        /// Number of the first segment that the base playlist lacks.
         needed: u64,
     },
 }
@@ -281,18 +281,18 @@ impl fmt::Display for PlaylistError {
 impl std::error::Error for PlaylistError {}
 
 impl MediaPlaylist {
-    /// Number of the segment after the last whole one.
+    /// Number of the segment after the last complete segment.
     pub fn next_msn(&self) -> u64 {
         self.media_sequence.saturating_add(self.skipped_segments).saturating_add(self.segments.len() as u64)
     }
 
-    /// Duration of all whole segments that are listed.
+    /// Total duration of the complete segments that are listed.
     pub fn duration(&self) -> Duration {
         self.segments.iter().fold(Duration::ZERO, |sum, segment| sum + segment.duration)
     }
 
-    /// The delta update of this playlist, which leaves out segments older than `can_skip_until`.
-    /// Returns `None` if no segment is that old, or if the server announces no delta updates.
+    /// The delta update of this playlist, which skips segments older than `can_skip_until`. Returns
+    /// `None` if no segment is that old, or if the server offers no delta updates.
     ///
     /// Source: draft-pantos-hls-rfc8216bis, section 6.2.5.1. The age of a segment is the duration
     /// of the media from its end to the end of the playlist, open parts included.
@@ -316,7 +316,7 @@ impl MediaPlaylist {
         })
     }
 
-    /// The whole playlist of a delta update. The skipped segments are taken from `base`.
+    /// The complete playlist of a delta update. The skipped segments are copied from `base`.
     ///
     /// Errors: [`PlaylistError::DeltaWithoutBase`] if `base` lacks a skipped segment.
     pub fn resolve(mut self, base: &Self) -> Result<Self, PlaylistError> {
@@ -330,7 +330,7 @@ impl MediaPlaylist {
             return Err(PlaylistError::DeltaWithoutBase { needed });
         }
         let skipped = &base.segments[(first - base_first) as usize..(end - base_first) as usize];
-        // A map before the skipped segments still holds after them.
+        // The map of the last skipped segment also applies to the segments after it.
         let map = skipped.last().and_then(|segment| segment.head.map.clone());
         for segment in &mut self.segments {
             if segment.head.map.is_some() {

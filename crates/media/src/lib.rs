@@ -1,4 +1,4 @@
-//! Video over HTTP, as HLS and DASH stream it, without I/O.
+//! Video over HTTP, streamed by HLS and DASH, without I/O.
 //!
 //! Leaves out: sockets and codecs. Read [`player::Player`], [`hls::MediaPlaylist`] and
 //! [`steering::SteeringManifest`] first.

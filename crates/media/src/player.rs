@@ -1,15 +1,15 @@
-//! Model of a steered player: what it loads next and from which pathway, when it asks the steering
-//! server, and how long it stalls.
+//! Model of a steered player: which segment it loads next and from which pathway, when it queries
+//! the steering server, and how long it stalls.
 //!
-//! The player has one bitrate, loads one segment at a time and fills its buffer up to a goal. A
-//! segment that is late is loaded from the next pathway, and the pathway that failed is not used
-//! until a penalty is over. If the steering server does not answer, the player asks again after the
-//! time to live; until then the last steering manifest holds.
+//! The player has one bitrate, loads one segment at a time and fills its buffer up to a goal. After
+//! a segment that is late, the player loads from the next pathway, and does not use the failed
+//! pathway until a penalty has expired. If the steering server does not answer, the last steering
+//! manifest stays valid, and the player repeats its query after the time to live.
 //!
 //! Source: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7.3;
-//! ETSI TS 103 998, *Content Steering for DASH*. Leaves out: requests and segments (a driver's or
-//! the simulator's), choice of bitrate. Contract: one mutation, then [`Player::poll`] to `None`,
-//! then [`Player::poll_timeout`]. Read [`Player`] and [`Action`] first.
+//! ETSI TS 103 998, *Content Steering for DASH*. Leaves out: transfers of queries and segments,
+//! which the caller models; choice of the bitrate. Contract: one mutation, then [`Player::poll`] to
+//! `None`, then [`Player::poll_timeout`]. Read [`Player`] and [`Action`] first.
 
 mod playout;
 
@@ -19,14 +19,14 @@ use anabranch_units::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Time for which a failed pathway is not used.
+/// Duration for which a failed pathway is not used.
 const PENALTY: Duration = Duration::from_secs(30);
-/// Pause after the last pathway has failed, too.
+/// Pause after the failure of the last pathway without a penalty.
 const ALL_FAILED_PAUSE: Duration = Duration::from_secs(1);
-/// Time for an answer of the steering server.
+/// Longest wait for an answer of the steering server.
 const STEERING_TIMEOUT: Duration = Duration::from_secs(4);
-/// Time for a segment, in percent of its playing time. With a full buffer a dead pathway then costs
-/// no stall.
+/// Longest wait for a segment, in percent of its playing time. A player with a full buffer then
+/// survives the failure of a pathway without a stall.
 const SEGMENT_TIMEOUT_PERCENT: u64 = 150;
 /// Segments in the buffer at which playback starts.
 const STARTUP_SEGMENTS: u64 = 2;
@@ -38,25 +38,25 @@ pub struct PlayerSettings {
     pub segment: Duration,
     /// Goal of the buffer, in playing time.
     pub buffer: Duration,
-    /// Time between questions to the steering server, while no steering manifest has set another.
+    /// Time between queries to the steering server until a steering manifest sets another time.
     pub ttl: Duration,
 }
 
 /// Next action of a player; `P` names pathways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<P> {
-    /// Ask the steering server.
+    /// Query the steering server.
     LoadSteering,
     /// Load the next segment from this pathway.
     LoadSegment(P),
-    /// Abort the segment that is loaded from this pathway.
+    /// Abort the transfer of a segment from this pathway.
     AbortSegment(P),
 }
 
 /// Statistics of one player.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaybackStats {
-    /// Segments loaded whole.
+    /// Segments that were loaded completely.
     pub segments: u64,
     /// Startup delay: time from opening to the first frame. `None` before playback has started.
     pub began_after: Option<Duration>,
@@ -64,13 +64,13 @@ pub struct PlaybackStats {
     pub stalls: u64,
     /// Total time of the stalls.
     pub stalled: Duration,
-    /// Changes of pathway that a steering manifest asked for.
+    /// Changes of the pathway that steering manifests caused.
     pub moves: u64,
     /// Segments that failed or were late.
     pub failures: u64,
-    /// Questions that the steering server answered.
+    /// Queries that the steering server answered.
     pub answers: u64,
-    /// Questions without an answer in time.
+    /// Queries without an answer in time.
     pub unanswered: u64,
 }
 
@@ -83,20 +83,20 @@ pub struct Player<P> {
     /// End of the penalty of each pathway that failed.
     penalties: BTreeMap<P, Instant>,
     playout: Playout,
-    /// Pathway of the segment under way, and the segment's deadline.
+    /// Pathway of the segment in transfer, and the segment's deadline.
     loading: Option<(P, Instant)>,
     /// Earliest time of the next load.
     resumes_at: Instant,
     last_pathway: Option<P>,
     abort: Option<P>,
     asks_at: Instant,
-    /// Deadline of the question under way.
+    /// Deadline of the query in progress.
     answer_due: Option<Instant>,
     stats: PlaybackStats,
 }
 
 impl<P: Clone + Ord> Player<P> {
-    /// A player that is opened at `now`, with the pathways of its manifest in order.
+    /// Creates a player that is opened at `now`. `pathways` has the order of its manifest.
     pub fn new(now: Instant, settings: PlayerSettings, pathways: Vec<P>) -> Self {
         Self {
             settings,
@@ -113,11 +113,11 @@ impl<P: Clone + Ord> Player<P> {
         }
     }
 
-    /// Pathway of the segment under way, or else of the last segment.
+    /// Pathway of the segment in transfer, or else of the last segment.
     pub fn pathway(&self) -> Option<&P> {
         self.loading.as_ref().map(|(pathway, _)| pathway).or(self.last_pathway.as_ref())
     }
-    /// The statistics at `now`.
+    /// Statistics up to `now`.
     pub fn stats(&self, now: Instant) -> PlaybackStats {
         let mut playout = self.playout.clone();
         playout.advance(now);
@@ -129,8 +129,8 @@ impl<P: Clone + Ord> Player<P> {
         }
     }
 
-    /// Takes in a steering manifest: pathways in order of preference, and when to ask again. An
-    /// empty list changes no pathway.
+    /// Takes a steering manifest: pathways in order of preference, and the time until the next
+    /// query. An empty list keeps the present pathways.
     pub fn handle_steering(&mut self, now: Instant, pathways: Vec<P>, ttl: Duration) {
         self.playout.advance(now);
         self.stats.answers += 1;
@@ -141,7 +141,7 @@ impl<P: Clone + Ord> Player<P> {
         }
     }
 
-    /// Notes that the question under way has no answer, or none that can be read.
+    /// Takes the failure of the query in progress: no answer, or an invalid answer.
     pub fn handle_unanswered(&mut self, now: Instant) {
         self.playout.advance(now);
         if self.answer_due.take().is_some() {
@@ -150,7 +150,7 @@ impl<P: Clone + Ord> Player<P> {
         }
     }
 
-    /// Takes in the segment under way, which is whole.
+    /// Takes the complete segment whose transfer was in progress.
     pub fn handle_segment(&mut self, now: Instant) {
         self.playout.advance(now);
         if let Some((pathway, _)) = self.loading.take() {
@@ -163,7 +163,7 @@ impl<P: Clone + Ord> Player<P> {
         }
     }
 
-    /// Notes that the segment under way has failed.
+    /// Takes the failure of the segment in transfer.
     pub fn handle_failure(&mut self, now: Instant) {
         self.playout.advance(now);
         if let Some((pathway, _)) = self.loading.take() {
@@ -175,7 +175,7 @@ impl<P: Clone + Ord> Player<P> {
         }
     }
 
-    /// Runs the deadlines that are due.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.playout.advance(now);
         if self.answer_due.is_some_and(|due| due <= now) {
@@ -187,7 +187,7 @@ impl<P: Clone + Ord> Player<P> {
         }
     }
 
-    /// The next action, until `None`.
+    /// The next action. `None` if no further action is due at `now`.
     pub fn poll(&mut self, now: Instant) -> Option<Action<P>> {
         self.playout.advance(now);
         if let Some(pathway) = self.abort.take() {
@@ -210,13 +210,13 @@ impl<P: Clone + Ord> Player<P> {
         None
     }
 
-    /// When [`Player::handle_timeout`] or [`Player::poll`] is due.
+    /// Time of the next call of [`Player::handle_timeout`] or [`Player::poll`].
     pub fn poll_timeout(&self) -> Instant {
         let asks = self.answer_due.unwrap_or(self.asks_at);
         let loads = match &self.loading {
             Some((_, due)) => *due,
             None if self.pathways.is_empty() => Instant::MAX,
-            // Playing makes room for the next segment.
+            // Playback frees buffer space for the next segment.
             None if self.playout.is_playing() => {
                 let above = self.playout.level() + self.settings.segment
                     - self.goal().min(self.playout.level() + self.settings.segment);
@@ -228,7 +228,7 @@ impl<P: Clone + Ord> Player<P> {
         asks.min(loads)
     }
 
-    /// The buffer's goal: enough to start, at least.
+    /// The buffer's goal, at least the playing time of [`STARTUP_SEGMENTS`].
     fn goal(&self) -> Duration {
         self.settings.buffer.max(self.settings.segment * STARTUP_SEGMENTS)
     }
@@ -260,9 +260,9 @@ mod tests {
         Instant::ZERO + Duration::from_ms(ms)
     }
 
-    /// Runs the player to `until_ms`, with no answers of a steering server. `takes_ms` says how
-    /// long a segment from a pathway takes, `None` for a segment that never arrives. Returns the
-    /// pathways in the order of the loads.
+    /// Runs the player until `until_ms` without answers of a steering server. `takes_ms` returns
+    /// the transfer time of a segment from a pathway, or `None` if the segment never arrives.
+    /// Returns the pathways in the order of the loads.
     fn run(
         player: &mut Player<char>,
         until_ms: u64,
@@ -303,14 +303,14 @@ mod tests {
         let stats = player.stats(at(60_000));
         assert_eq!((stats.stalls, stats.failures, stats.moves), (0, 0, 0));
         assert_eq!(stats.began_after, Some(Duration::from_secs(1)));
-        // Segments of one minute, and the buffer.
+        // The segments of one minute, and the segments in the buffer.
         assert!((30..=33).contains(&loads.len()) && loads.iter().all(|pathway| *pathway == 'a'), "{loads:?}");
     }
 
     #[test]
     fn a_failed_pathway_is_replaced_until_its_penalty_ends() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
-        // Pathway `a` is dead for ten seconds.
+        // Pathway `a` fails for ten seconds.
         let loads = run(&mut player, 60_000, |pathway, ms| {
             (pathway == 'b' || !(10_000..20_000).contains(&ms)).then_some(300)
         });
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_without_pathways_tries_once_a_second() {
+    fn player_whose_pathways_all_fail_retries_once_per_second() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
         let (mut now, mut tries) = (at(0), 0);
         while now < at(10_000) {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_follows_steering_and_survives_its_loss() {
+    fn player_follows_steering_and_survives_steering_server_failure() {
         let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b']);
         assert_eq!(player.poll(at(0)), Some(Action::LoadSteering));
         player.handle_steering(at(10), vec!['b', 'a'], Duration::from_secs(5));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     proptest! {
-        /// The buffer never exceeds its goal, however late segments are.
+        /// The buffer never exceeds its goal, even if segments are late.
         #[test]
         fn all_time_since_startup_is_played_or_stalled(takes in proptest::collection::vec((any::<bool>(), 1u64..5_000), 1..40)) {
             let mut player = Player::new(at(0), SETTINGS, vec!['a', 'b', 'c']);

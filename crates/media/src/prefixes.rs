@@ -1,7 +1,9 @@
-//! Locations of addresses: city and internet provider by address prefix, from the operator's table.
+//! Locations of addresses: city and internet provider of each address prefix, from a table of the
+//! operator.
 //!
-//! CSV with the columns `prefix`, `location` and `isp`. The longest prefix that contains an address
-//! counts (RFC 4632, section 5.1). Leaves out: where tables come from. Read [`PrefixTable`] first.
+//! The table is CSV with the columns `prefix`, `location` and `isp`. The longest prefix that
+//! contains an address decides (RFC 4632, section 5.1). Leaves out: the origin of the tables. Read
+//! [`PrefixTable`] first.
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +14,7 @@ use std::net::IpAddr;
 /// Most prefixes of a table.
 pub const PREFIXES_MAX: usize = 4_000_000;
 
-/// Length and bits of a prefix, in IPv6; IPv4 is mapped (RFC 4291, section 2.5.5.2).
+/// Length and bits of a prefix, as IPv6; IPv4 is mapped to IPv6 (RFC 4291, section 2.5.5.2).
 type Prefix = (u8, u128);
 
 /// City and internet provider of addresses, by prefix.
@@ -30,34 +32,34 @@ pub struct PrefixTable {
     lengths: BTreeSet<u8>,
 }
 
-/// Why a table of prefixes is refused; `line` counts from 1, the heading.
+/// Reason why a table of prefixes is refused. Field `line` is a line number; the heading has 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PrefixError {
-    /// A line has other columns than the table needs.
+    /// A line does not have the columns of the table.
     BadLine {
-        /// The line.
+        /// Number of the line.
         line: u64,
-        /// Fault that the reader of CSV found.
+        /// Error message of the CSV reader.
         reason: String,
     },
-    /// A prefix is none, or has bits beyond its length.
+    /// A prefix is not an address with a length, or has bits beyond its length.
     BadPrefix {
-        /// The line.
+        /// Number of the line.
         line: u64,
-        /// The prefix.
+        /// Text of the prefix.
         prefix: String,
     },
-    /// A prefix has two lines.
+    /// Two lines have the same prefix.
     Twice {
-        /// The second line.
+        /// Number of the second line.
         line: u64,
-        /// The prefix.
+        /// Text of the prefix.
         prefix: String,
     },
     /// The table has more than [`PREFIXES_MAX`] prefixes.
     TooMany {
-        /// The first line beyond the limit.
+        /// Number of the first line beyond the limit.
         line: u64,
     },
 }
@@ -95,7 +97,7 @@ fn masked(bits: u128, length: u8) -> u128 {
     if length == 0 { 0 } else { bits & (u128::MAX << (128 - u32::from(length))) }
 }
 
-/// An address and a length: `192.0.2.0/24`.
+/// Reads an address and a length: `192.0.2.0/24`.
 fn prefix(text: &str) -> Option<Prefix> {
     let (address, length) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -108,7 +110,7 @@ fn prefix(text: &str) -> Option<Prefix> {
 impl PrefixTable {
     /// Reads a table in CSV.
     ///
-    /// Errors: the first faulty line; a table that cannot be read.
+    /// Errors: the first line with an error; a table that cannot be read.
     pub fn read(input: impl Read) -> Result<Self, PrefixError> {
         let mut table = Self::default();
         let mut reader = csv::Reader::from_reader(input);
@@ -136,7 +138,7 @@ impl PrefixTable {
 
     /// City and provider of an address. A mapped IPv4 address counts as IPv4.
     ///
-    /// Cost: one search of the table for each length of prefix in it.
+    /// Cost: one search of the table for each length of prefix in the table.
     pub fn lookup(&self, address: IpAddr) -> Option<(&str, &str)> {
         let bits = bits(address.to_canonical());
         let found = self
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_prefix_counts() {
+    fn longest_matching_prefix_decides() {
         let text = "prefix,location,isp\n10.0.0.0/8,berlin,x\n10.1.0.0/16,paris,y\n2001:db8::/32,rome,z\n0.0.0.0/0,earth,any\n";
         let table = PrefixTable::read(text.as_bytes()).expect("it is one");
         let of = |address: &str| table.lookup(address.parse().expect("an address"));
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_their_lines() {
+    fn table_errors_state_the_line_number() {
         let message = |text: &str| PrefixTable::read(text.as_bytes()).expect_err("it is wrong").to_string();
         assert_eq!(
             message("prefix,location,isp\n10.0.0.0/8,a,b\n10.0.0.1/8,a,b\n"),

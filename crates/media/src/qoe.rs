@@ -1,7 +1,7 @@
-//! Quality of experience of many players, as columns of a row.
+//! Quality of experience of many players, as the columns of a result row.
 //!
-//! Leaves out: the row itself, which is the run's; the statistics of one player (`player`). Read
-//! [`Experience`].
+//! Leaves out: the rest of the row, which the run writes; the statistics of one player (`player`).
+//! Read [`Experience`].
 
 use crate::player::PlaybackStats;
 use anabranch_units::Duration;
@@ -10,16 +10,16 @@ use anabranch_units::stats::percentile;
 /// Quality of experience of players over the measured time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experience {
-    /// Rate of all segments together. `None` for a measured time of zero.
+    /// Mean bitrate of all segments, summed over the players. `None` for a measured time of zero.
     pub goodput_mbps: Option<f64>,
-    /// Further columns: name and value.
+    /// Further columns of the row: name and value.
     pub columns: Vec<(&'static str, f64)>,
 }
 
 impl Experience {
-    /// Sums up `stats`, one entry for each player, over the `measured` time since the warm-up.
-    /// `before` has the same players' statistics at the end of the warm-up; a player without an
-    /// entry there begins at zero. `segment_bytes` is the size of each segment.
+    /// Sums `stats`, which has one entry for each player, over the `measured` time after the
+    /// warm-up. `before` has the statistics of the same players at the end of the warm-up; a player
+    /// without an entry in `before` starts at zero. `segment_bytes` is the size of each segment.
     ///
     /// Units: startup delays (`begun_ms_*`) count from each player's opening, in ms, the warm-up
     /// included. `stalled_share` is the stalled part of the measured time of all players, from 0 to
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_count_from_the_warm_up_on() {
+    fn columns_exclude_the_warm_up() {
         let stats = |segments, stalled_s| PlaybackStats {
             segments,
             stalls: 1,

@@ -1,16 +1,16 @@
-//! Content steering: the questions of players and the steering manifests that answer them, for HLS
-//! and DASH.
+//! Content steering: queries of players and the steering manifests that answer them, for HLS and
+//! DASH.
 //!
-//! A player asks the steering server that its manifest names. The answer lists the pathways (DASH:
-//! service locations) in order of preference, and says when to ask again. A pathway may have
-//! clones, which differ by their host. The reload URI carries all that the server must know of the
-//! viewer, so a steering server keeps no state of viewers.
+//! A player queries the steering server that its manifest names. The answer lists the pathways
+//! (DASH: service locations) in order of preference, and sets the time of the next query. A pathway
+//! may have clones, which differ by their host. The reload URI contains all that the server needs
+//! of the viewer, so a steering server keeps no state of viewers.
 //!
 //! Source: HLS: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7;
-//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host alone, as
+//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host only, as
 //! DASH has no other replacement, and no clone has the name of its base. Leaves out: sockets; the
-//! order of the pathways, which is the caller's. Read [`SteeringManifest`], [`SteeringQuery`] and
-//! [`Pathway`] first.
+//! order of the pathways, which the caller chooses. Read [`SteeringManifest`], [`SteeringQuery`]
+//! and [`Pathway`] first.
 
 use anabranch_units::BitRate;
 use anabranch_units::text::is_printable;
@@ -21,20 +21,20 @@ use std::fmt;
 
 /// Default time to live of a steering manifest, in seconds (HLS, section 7.1; DASH has the same).
 pub const TTL_S: u32 = 300;
-/// Most preferred pathways of a steering manifest, and most pathways that are read of a player's
-/// question.
+/// Most preferred pathways of a steering manifest, and most pathways that are read from a player's
+/// query.
 pub const PATHWAYS_MAX: usize = 6;
 /// Longest name of a pathway, a location or a provider.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Longest query of a question: the viewer's parameters, the player's and [`OTHERS_BYTES_MAX`].
+/// Longest query: the parameters of the viewer and of the player, and [`OTHERS_BYTES_MAX`].
 pub const QUERY_BYTES_MAX: usize = 4_096;
-/// Longest text of parameters that a question carries for other servers: tokens and signatures.
+/// Most bytes of the parameters for other servers in a query, such as tokens and signatures.
 pub const OTHERS_BYTES_MAX: usize = 2_048;
-/// Parameter with a player's report (CTA-5004).
+/// Parameter that contains a player's report (CTA-5004).
 const REPORT_PARAMETER: &str = "CMCD";
 /// Highest bitrate and highest throughput that are read.
 const BITRATE_BPS_MAX: u64 = 1_000_000_000_000;
-/// Share of its throughput at which a viewer is assumed to watch.
+/// Bitrate that a viewer is assumed to watch, in percent of the measured throughput.
 const WATCHED_PERCENT: u64 = 80;
 
 /// Standard that a player follows.
@@ -47,7 +47,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Its word in URLs: `hls` or `dash`.
+    /// Name in URLs: `hls` or `dash`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Hls => "hls",
@@ -61,7 +61,7 @@ impl Dialect {
             Self::Dash => "application/json",
         }
     }
-    /// Prefix of the query parameters that the standard reserves.
+    /// Prefix of the query parameters that the standard defines for players.
     const fn prefix(self) -> &'static str {
         match self {
             Self::Hls => "_HLS_",
@@ -70,7 +70,7 @@ impl Dialect {
     }
 }
 
-/// A pathway of players' manifests, with its clones.
+/// A pathway in the manifests of players, and the pathway's clones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pathway {
     /// Name in manifests (see [`is_pathway_id`]).
@@ -79,7 +79,7 @@ pub struct Pathway {
     pub hosts: BTreeMap<u32, String>,
 }
 
-/// All pathways of a manifest, by a key of the steering server's choice.
+/// All pathways of a manifest. The steering server chooses the keys.
 pub type PathwayTable<K> = BTreeMap<K, Pathway>;
 
 impl Pathway {
@@ -94,8 +94,8 @@ impl Pathway {
         self.id == id || number().is_some_and(|number: u32| self.hosts.contains_key(&number))
     }
 
-    /// Name of the clone with this number, and the clone itself. The pathway stands in for a clone
-    /// without a host.
+    /// Name of the clone with this number, and the clone itself. For a number without a host, the
+    /// name of the pathway and `None`.
     fn clone_of(&self, number: u32) -> (String, Option<PathwayClone>) {
         let Some(host) = self.hosts.get(&number) else { return (self.id.clone(), None) };
         let id = self.clone_id(number);
@@ -104,7 +104,7 @@ impl Pathway {
     }
 }
 
-/// Key of the pathway that `id` names, itself or a clone.
+/// Key of the pathway that `id` names, or of the pathway whose clone `id` names.
 pub fn pathway_key<K: Copy>(pathways: &PathwayTable<K>, id: &str) -> Option<K> {
     pathways.iter().find(|(_, pathway)| pathway.has(id)).map(|(key, _)| *key)
 }
@@ -115,7 +115,7 @@ pub fn host_key<K: Copy>(pathways: &PathwayTable<K>, host: &str) -> Option<K> {
     pathways.iter().find(|(_, pathway)| is_its(pathway)).map(|(key, _)| *key)
 }
 
-/// Whether a manifest may name a pathway so: letters, digits, `.`, `-` and `_`.
+/// Whether a manifest may use this name for a pathway: letters, digits, `.`, `-` and `_`.
 ///
 /// Source: draft-pantos-hls-rfc8216bis, section 4.4.6.6.
 pub fn is_pathway_id(name: &str) -> bool {
@@ -123,7 +123,7 @@ pub fn is_pathway_id(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(is_allowed)
 }
 
-/// A viewer, as a steering server knows it.
+/// A viewer, as far as the steering server needs to know for its choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Viewer {
     /// City.
@@ -132,16 +132,16 @@ pub struct Viewer {
     pub isp: String,
     /// Bitrate that the viewer watches, or is likely to watch.
     pub bitrate: BitRate,
-    /// Random number that the viewer keeps.
+    /// Random number of the viewer, the same in each query.
     pub number: u64,
 }
 
-/// A player's question to the steering server.
+/// A player's query to the steering server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SteeringQuery {
     /// The player's standard.
     pub dialect: Dialect,
-    /// The viewer.
+    /// The player's viewer.
     pub viewer: Viewer,
     /// Pathways in use, as the parameter `_HLS_pathway` or `_DASH_pathway` lists them.
     pub pathways: Vec<String>,
@@ -153,7 +153,7 @@ pub struct SteeringQuery {
     pub others: String,
 }
 
-/// Why a query is refused.
+/// Reason why a query is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueryError {
@@ -162,16 +162,16 @@ pub enum QueryError {
         /// Length of the query.
         bytes: usize,
     },
-    /// Parameters for other servers are longer than [`OTHERS_BYTES_MAX`].
+    /// The parameters for other servers are longer than [`OTHERS_BYTES_MAX`].
     OthersTooLong {
-        /// Their length.
+        /// Length of the parameters for other servers.
         bytes: usize,
     },
-    /// A parameter has a bad value.
+    /// A parameter has an invalid value.
     Bad {
         /// The parameter's name.
         parameter: String,
-        /// The value.
+        /// Value of the parameter.
         value: String,
         /// Values that are allowed.
         must_be: &'static str,
@@ -192,20 +192,20 @@ impl fmt::Display for QueryError {
 impl std::error::Error for QueryError {}
 
 impl SteeringQuery {
-    /// A viewer's question without further parameters.
+    /// Creates the query of a viewer, without further parameters.
     pub const fn new(dialect: Dialect, viewer: Viewer) -> Self {
         let others = String::new();
         Self { dialect, viewer, pathways: Vec::new(), throughput: None, report: None, others }
     }
 
-    /// Reads a query, with its escapes.
+    /// Reads a query whose text is percent-encoded.
     ///
-    /// The server's own parameters come from its reload URI: `location`, `isp`, `bitrate` (bit/s)
-    /// and `viewer` (hexadecimal). `defaults` stands in for parameters that are absent. The player
-    /// adds the parameters of its standard, whose bad values are ignored, and its report. All other
+    /// The server's own parameters are in its reload URI: `location`, `isp`, `bitrate` (bit/s) and
+    /// `viewer` (hexadecimal). Absent parameters have the values of `defaults`. The player adds its
+    /// report and the parameters of its standard, whose invalid values are ignored. All further
     /// parameters are for other servers.
     ///
-    /// Errors: a query that is too long; a bad value of a parameter of the server.
+    /// Errors: a query that is too long; an invalid value of a parameter of the server.
     /// Source: draft-pantos-hls-rfc8216bis, section 7.1; ETSI TS 103 998 (lists in quotation
     /// marks).
     pub fn read(dialect: Dialect, query: &str, defaults: Viewer) -> Result<Self, QueryError> {
@@ -244,9 +244,9 @@ impl SteeringQuery {
         Ok(read)
     }
 
-    /// Reads a parameter of the player's standard, without its prefix.
+    /// Reads a parameter that the player's standard defines. The name has no prefix.
     fn read_of_player(&mut self, parameter: &str, value: &str) {
-        // DASH has quoted lists, HLS one value.
+        // DASH has lists in quotation marks, HLS one value.
         let values = value.trim_matches('"').split(',').map(str::trim).filter(|value| !value.is_empty());
         match parameter {
             "pathway" => self.pathways = values.take(PATHWAYS_MAX).map(str::to_owned).collect(),
@@ -259,8 +259,8 @@ impl SteeringQuery {
         }
     }
 
-    /// Query of the reload URI: the viewer, as [`SteeringQuery::read`] takes it, and the parameters
-    /// for other servers.
+    /// Query of the reload URI: the parameters of the viewer, which [`SteeringQuery::read`] reads,
+    /// and the parameters for other servers.
     pub fn reload_query(&self) -> String {
         let Viewer { location, isp, bitrate, number } = &self.viewer;
         let mut query = format!(
@@ -274,7 +274,7 @@ impl SteeringQuery {
     }
 }
 
-/// The parameters of a query: each as it is written, its name and its value.
+/// The parameters of a query: the encoded text, the name and the value of each.
 fn parameters(query: &str) -> impl Iterator<Item = (&str, Cow<'_, str>, Cow<'_, str>)> {
     query.split('&').filter_map(|text| {
         let (name, value) = form_urlencoded::parse(text.as_bytes()).next()?;
@@ -290,7 +290,7 @@ fn join(query: &mut String, parameters: &str) {
     query.push_str(parameters);
 }
 
-/// A query without the parameters of a steering server: what a redirect passes on, as it is written.
+/// The query without the parameters of a steering server, with its encoding, for a redirect.
 pub fn without_viewer(query: &str) -> String {
     let mut rest = String::new();
     let is_own = |name: &str| matches!(name, "location" | "isp" | "bitrate" | "viewer");
@@ -299,8 +299,8 @@ pub fn without_viewer(query: &str) -> String {
     rest
 }
 
-/// Checks the name of a place or a provider. Names come from untrusted clients, and operators see
-/// them.
+/// Checks the name of a location or provider. Names are sent by untrusted clients, and operators
+/// see them.
 fn name(parameter: &str, value: &str) -> Result<String, QueryError> {
     let is_name = (1..=NAME_BYTES_MAX).contains(&value.len()) && is_printable(value);
     if is_name { Ok(value.to_owned()) } else { Err(bad(parameter, value, "1 to 128 bytes of text")) }
@@ -326,15 +326,15 @@ fn encoded(text: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING-KEBAB-CASE")]
 pub struct PathwayClone {
-    /// Name of the pathway that is cloned.
+    /// Name of the base pathway.
     pub base_id: String,
     /// Name of the clone.
     pub id: String,
-    /// Replacement in the base's URIs.
+    /// Replacement in the URIs of the base pathway.
     pub uri_replacement: UriReplacement,
 }
 
-/// Replacement that turns a pathway's URIs into its clone's.
+/// Replacement that turns the URIs of a pathway into the URIs of its clone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING-KEBAB-CASE")]
 pub struct UriReplacement {
@@ -342,7 +342,7 @@ pub struct UriReplacement {
     pub host: String,
 }
 
-/// Answer of a steering server; HLS and DASH have the same JSON.
+/// Answer of a steering server. HLS and DASH define the same JSON.
 ///
 /// Source: draft-pantos-hls-rfc8216bis, section 7.2.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -350,11 +350,11 @@ pub struct UriReplacement {
 pub struct SteeringManifest {
     /// Version of the format: 1.
     pub version: u32,
-    /// Time to live: seconds until the player asks again.
+    /// Time to live: seconds until the player's next query.
     pub ttl: u32,
-    /// URI of the next question, relative to the last.
+    /// URI of the next query, relative to the URI of the current query.
     pub reload_uri: String,
-    /// Names of pathways in order of preference.
+    /// Names of the pathways in order of preference.
     pub pathway_priority: Vec<String>,
     /// Clones, which the player's manifest does not list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -362,10 +362,12 @@ pub struct SteeringManifest {
 }
 
 impl SteeringManifest {
-    /// Answers `query` with these clones, given by key and number, in order of preference.
+    /// Answers `query` with the clones `preferred`, each a key and a number, in order of
+    /// preference.
     ///
-    /// The manifest's own pathways follow, so that the player keeps a pathway after all preferred
-    /// clones have failed; pathways in `gone` are last. Returns `None` for an empty table.
+    /// The manifest's own pathways follow the clones, so that the player keeps a pathway after all
+    /// preferred clones have failed. Unavailable pathways, `gone`, are last. Returns `None` if no
+    /// pathway would be listed.
     pub fn new<K: Copy + Ord>(
         preferred: impl IntoIterator<Item = (K, u32)>,
         pathways: &PathwayTable<K>,
@@ -402,8 +404,8 @@ impl SteeringManifest {
         self.reload_uri.find('?').map(|at| &self.reload_uri[at..])
     }
 
-    /// The pathways in order of preference that are in `hosts`, the player's host and port by
-    /// pathway; adds the clones to `hosts`.
+    /// Adds the clones to `hosts`, which has the host and port of each pathway of the player.
+    /// Returns the pathways that are in `hosts`, in order of preference.
     ///
     /// A clone has the port of its base. A clone of an unknown pathway is ignored.
     pub fn apply(&self, hosts: &mut BTreeMap<String, String>) -> Vec<String> {
@@ -441,9 +443,9 @@ mod tests {
             .into()
     }
 
-    /// HLS, section 7.2: the keys and the form of an answer.
+    /// HLS, section 7.2: keys and format of an answer.
     #[test]
-    fn an_answer_has_the_standards_form() {
+    fn steering_manifest_has_the_standards_json_form() {
         let query =
             read(Dialect::Hls, &[("viewer", "1"), ("_HLS_pathway", "alpha"), ("_HLS_throughput", "9000000")])
                 .expect("it is one");
@@ -475,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn pathways_that_are_gone_are_last() {
+    fn unavailable_pathways_are_listed_last() {
         let query = read(Dialect::Dash, &[]).expect("it is one");
         let manifest =
             SteeringManifest::new([(1, 0), (0, 4)], &pathways(), &BTreeSet::from([0]), &query, TTL_S)
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_reaches_clones_at_its_base_port() {
+    fn clones_are_reached_at_the_base_port() {
         let query = read(Dialect::Hls, &[]).expect("it is one");
         let manifest = SteeringManifest::new([(0, 4)], &pathways(), &BTreeSet::new(), &query, TTL_S)
             .expect("there are pathways");
@@ -496,9 +498,9 @@ mod tests {
         assert_eq!(manifest.apply(&mut other), ["beta"], "the base of the clone is unknown");
     }
 
-    /// DASH has quoted lists, HLS one value.
+    /// DASH has lists in quotation marks, HLS one value.
     #[test]
-    fn parameters_are_read_by_their_standard() {
+    fn only_parameters_of_the_players_standard_are_read() {
         let query = read(
             Dialect::Dash,
             &[("_DASH_pathway", "\"alpha,beta\""), ("_DASH_throughput", "\"1000000,4000000\"")],
@@ -525,7 +527,8 @@ mod tests {
         );
         assert_eq!(message(&[("viewer", "xyz")]), "viewer=xyz: must be up to sixteen hexadecimal digits");
         assert_eq!(message(&[("location", "")]), "location=: must be 1 to 128 bytes of text");
-        // #48: an operator's page showed a place's name, and the text beside it, backwards.
+        // #48: an operator's page showed the name of a location, and the text beside the name,
+        // backwards.
         for misleading in ["a\u{202e}b", "a\u{200b}", "\u{1b}[2J"] {
             assert!(read(Dialect::Hls, &[("isp", misleading)]).is_err(), "{misleading:?}");
         }
@@ -539,7 +542,7 @@ mod tests {
     proptest! {
         /// No parameter causes a panic.
         #[test]
-        fn a_reload_query_keeps_the_viewer(
+        fn reload_query_preserves_the_viewer(
             parameters in proptest::collection::vec(("(location|isp|bitrate|viewer|_HLS_pathway|_HLS_throughput|_DASH_throughput|x)", ".{0,20}"), 0..6),
             dash: bool,
         ) {
@@ -563,7 +566,7 @@ mod tests {
         let reload =
             "location=berlin&isp=none&bitrate=3000000&viewer=abc&hdnts=exp~9%2Facl&x=a%20b&flag&_DASH_x=1";
         assert_eq!(asked.reload_query(), reload);
-        // A redirect passes on what the player says, too: the cluster's server reads it.
+        // A redirect passes on the parameters of the player, which the cluster's server reads.
         let passed = "hdnts=exp~9%2Facl&_HLS_pathway=alpha&x=a%20b&CMCD=bl%3D1&flag&_DASH_x=1";
         assert_eq!(without_viewer(query), passed);
         assert_eq!(without_viewer("viewer=1&isp=x"), "");

@@ -1,4 +1,5 @@
-//! Pauses between attempts that fail: each is twice as long as the one before, up to a limit.
+//! Pauses between failed attempts: each pause is twice as long as the previous pause, up to a
+//! limit.
 
 use anabranch_units::Duration;
 
@@ -21,7 +22,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses from `min` to `max`.
+    /// Creates pauses from `min` to `max`.
     ///
     /// Panics: if `min` is longer than `max`, which a constant of the caller rules out.
     pub const fn new(min: Duration, max: Duration) -> Self {
@@ -29,7 +30,7 @@ impl Backoff {
         Self { min, max, next: min }
     }
 
-    /// The pause before the next attempt. The one after it is twice as long, at most the limit.
+    /// The pause before the next attempt. The pause after it is twice as long, at most the limit.
     pub const fn next_pause(&mut self) -> Duration {
         let pause = self.next;
         let doubled = pause.as_ps().saturating_mul(2);
@@ -37,7 +38,7 @@ impl Backoff {
         pause
     }
 
-    /// Goes back to the shortest pause, as an attempt has succeeded.
+    /// Resets to the shortest pause, after an attempt has succeeded.
     pub const fn reset(&mut self) {
         self.next = self.min;
     }

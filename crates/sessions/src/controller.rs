@@ -1,47 +1,48 @@
-//! The controller's side of its peers' sessions: which process speaks for each peer, whether it is
-//! alive, and which messages wait for it.
+//! The controller's side of the sessions with its peers: the present process of each peer, whether
+//! the process is alive, and which messages are queued for it.
 //!
-//! A peer's process draws a session number when it starts, and joins with it. Messages to it are
-//! numbered, and wait in a mailbox until the process acknowledges them: none is lost or delivered
-//! twice while the process lives. Batches from the process are numbered, too, so that none counts
-//! twice. A process that is silent for [`SessionsConfig::silence_max`] counts as gone, and has to
-//! join again. Before a second process takes a peer's place, [`Sessions::probe`] asks the first one
-//! for a sign of life.
+//! A peer's process draws a session number when it starts, and joins with this number. Messages to
+//! the process are numbered, and stay in a mailbox until the process acknowledges them: no message
+//! is lost or delivered twice while the process runs. Batches from the process are numbered, too,
+//! so that no batch counts twice. A process that is silent for [`SessionsConfig::silence_max`]
+//! counts as failed, and has to join again. Before a second process replaces a peer's first
+//! process, [`Sessions::probe`] asks the first process for a sign of life.
 //!
-//! Leaves out: how requests travel, what messages and batches mean, durability. Read
+//! Leaves out: the transport of requests, the contents of messages and batches, durability. Read
 //! [`SessionsConfig`] and [`Sessions`] first.
 
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Time that a probed process has for a sign of life while one of its polls waits for an answer.
+/// Time for a sign of life of a probed process that has a waiting poll.
 pub(crate) const PROBE_WAITING: Duration = Duration::from_secs(3);
-/// The same for a process without a waiting poll: its connection has just broken.
+/// Time for a sign of life of a probed process without a waiting poll, whose connection is probably
+/// broken.
 pub(crate) const PROBE_DISCONNECTED: Duration = Duration::from_secs(1);
 
-/// Treatment of a mailbox whose process falls silent, or joins again in the same session.
+/// Treatment of the mailbox of a process that falls silent, or joins again in the same session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Rejoin {
-    /// It is kept: the process continues its numbering.
+    /// The mailbox is kept: the process continues its numbering.
     Resumes,
-    /// It is dropped: each join begins with an empty mailbox.
+    /// The mailbox is dropped: each join begins with an empty mailbox.
     StartsAnew,
 }
 
-/// Treatment of a message that meets a full mailbox.
+/// Treatment of a message to a full mailbox.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum OverflowRule {
     /// The session ends: the peer has to join again, with an empty mailbox. For messages that must
     /// not be lost.
     EndsSession,
-    /// The oldest message is dropped. For messages that a newer one replaces.
+    /// The oldest message is dropped. For messages that newer messages replace.
     DropsOldest,
 }
 
-/// How sessions are kept.
+/// Configuration of sessions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SessionsConfig {
-    /// Time without a sign of life after which a peer counts as gone.
+    /// Time without a sign of life after which a peer counts as failed.
     pub silence_max: Duration,
     /// Whether a peer counts as alive for as long as one of its polls waits for an answer.
     pub polls_keep_alive: bool,
@@ -51,61 +52,61 @@ pub struct SessionsConfig {
     pub mailbox_max: usize,
     /// Treatment of a message beyond [`SessionsConfig::mailbox_max`].
     pub overflow: OverflowRule,
-    /// Most messages in one answer; the others follow in the next.
+    /// Most messages in one answer; the next answer contains the following messages.
     pub answer_max: usize,
 }
 
-/// The peer has to join, or join again.
+/// Error: the peer has to join, or join again.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NotJoined;
 
-/// The last message that a peer has taken over.
+/// The last message that a peer has received.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Numbering of the messages.
     pub numbering: u64,
-    /// Number of the message; 0 before the first.
+    /// Number of the message; 0 before the first message.
     pub after: u64,
 }
 
 /// Answer to a process that joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinReply {
-    /// Numbering of the messages to it.
+    /// Numbering of the messages to the process.
     pub numbering: u64,
-    /// Last message that it has acknowledged.
+    /// Number of the last message that the process has acknowledged.
     pub after: u64,
-    /// Whether it takes the place of another process that was up.
+    /// Whether the process replaces another process that was up.
     pub has_replaced: bool,
-    /// Whether the peer was not up before, or its process is another one.
+    /// Whether the peer was not up before, or has changed its process.
     pub is_news: bool,
 }
 
-/// A process that was asked for a sign of life; see [`Sessions::probe`].
+/// A process that was asked for a sign of life. Read [`Sessions::probe`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Time that it has.
+    /// Time for the sign of life.
     pub within: Duration,
     requests: u64,
 }
 
-/// Result of a [`Probe`] so far.
+/// Present result of a [`Probe`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// The process is gone, or was replaced.
+    /// The probed process has left, failed or been replaced.
     Gone,
-    /// It has given no sign of life yet.
+    /// The process has given no sign of life yet.
     Silent,
     /// The process of this session has given a sign of life.
     Alive(u64),
 }
 
-/// Whether a peer is there.
+/// State of a peer.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Presence {
     #[default]
     Absent,
-    /// It was there before this controller began, and has time to join again.
+    /// The peer was up before this controller started, and has time to join again.
     Expected,
     Up,
 }
@@ -117,16 +118,16 @@ struct Peer<M> {
     presence: Presence,
     heard_at: Option<Instant>,
     mailbox: VecDeque<(u64, M)>,
-    /// Tells one numbering of messages from another, across restarts of the controller.
+    /// Distinguishes the numberings of messages, across restarts of the controller.
     numbering: u64,
     last_number: u64,
     acknowledged: u64,
     last_batch: u64,
-    /// Requests of the present process so far.
+    /// Number of requests from the present process.
     requests: u64,
-    /// Probes of the present process so far. A poll that waits is answered at once after each.
+    /// Number of probes of the present process. Each probe ends the waiting polls.
     probes: u64,
-    /// Polls that wait for an answer.
+    /// Number of polls that wait for an answer.
     polls: usize,
 }
 
@@ -148,9 +149,9 @@ impl<M> Default for Peer<M> {
     }
 }
 
-/// The machine. See the module.
+/// The controller's side of all sessions. The module's text defines the rules.
 ///
-/// After any change, [`Sessions::poll_timeout`] is read.
+/// The caller reads [`Sessions::poll_timeout`] after each change.
 #[derive(Clone, Debug)]
 pub struct Sessions<Id, M> {
     config: SessionsConfig,
@@ -160,13 +161,13 @@ pub struct Sessions<Id, M> {
 }
 
 impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
-    /// No peer has joined.
+    /// Creates the sessions without any joined peer.
     pub const fn new(config: SessionsConfig) -> Self {
         Self { config, peers: BTreeMap::new(), overflows: 0, messages: 0 }
     }
 
-    /// Forgets all peers, as after a restart; the next instant may be any. Polls that wait are
-    /// refused when they look again.
+    /// Removes all peers, as a restart does; the next instant may be earlier than the last one.
+    /// Waiting polls are refused at their next call of [`Sessions::poll_messages`].
     pub fn restart(&mut self) {
         self.peers.retain(|_, peer| {
             peer.forget();
@@ -174,8 +175,8 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         });
     }
 
-    /// Takes a process in, in place of an earlier one of the peer. `numbering` must differ from all
-    /// earlier ones of the peer that its process may remember; it is used if a new mailbox begins.
+    /// Takes a process that joins, and replaces the peer's earlier process. `numbering` is used for
+    /// a new mailbox, and must differ from all earlier numberings that the process may remember.
     pub fn handle_join(&mut self, now: Instant, id: &Id, session: u64, numbering: u64) -> JoinReply {
         let peer = self.peers.entry(id.clone()).or_default();
         let (is_up, is_other) = (peer.presence == Presence::Up, peer.session != Some(session));
@@ -192,9 +193,9 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         }
     }
 
-    /// The process of this session leaves.
+    /// Takes the departure of the process of this session.
     ///
-    /// Errors: it is not the peer's present process; nothing changes.
+    /// Errors: `session` is not the peer's present session; nothing changes.
     pub fn handle_leave(&mut self, id: &Id, session: u64) -> Result<(), NotJoined> {
         if !self.is_joined(id, session) {
             return Err(NotJoined);
@@ -203,16 +204,16 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         Ok(())
     }
 
-    /// The process of this session has sent a request, which is a sign of life.
+    /// Takes a request of the process of this session, which is a sign of life.
     ///
     /// Errors: the peer has to join.
     pub fn handle_request(&mut self, now: Instant, id: &Id, session: u64) -> Result<(), NotJoined> {
         self.hear(now, id, session).map(drop)
     }
 
-    /// A numbered batch has arrived. Returns true if it is the first copy.
+    /// Takes a numbered batch. Returns true for the first copy of the batch.
     ///
-    /// Errors: the peer has to join, and send it again.
+    /// Errors: the peer has to join, and send the batch again.
     pub fn handle_batch(
         &mut self,
         now: Instant,
@@ -227,11 +228,11 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         Ok(is_new)
     }
 
-    /// Asks the peer's process for a sign of life, as a process of another session wants its place.
-    /// `None` if the place is free.
+    /// Asks the peer's process for a sign of life, because a process of another session wants to
+    /// replace it. `None` if there is no process to probe.
     ///
-    /// The driver has polls that wait look again: they are answered, and the process's next request
-    /// is the sign.
+    /// The driver then calls [`Sessions::poll_messages`] again for each waiting poll, and the poll
+    /// is answered without messages. The next request of the process is the sign of life.
     pub fn probe(&mut self, id: &Id, session: u64) -> Option<Probe> {
         let peer = self.peers.get_mut(id)?;
         peer.other_than(session)?;
@@ -240,7 +241,7 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         Some(Probe { within, requests: peer.requests })
     }
 
-    /// The result so far of a probe for a process of this session.
+    /// Present result of a probe that was made for a process of this session.
     pub fn probe_result(&self, id: &Id, session: u64, probe: Probe) -> ProbeResult {
         let peer = self.peers.get(id);
         match peer.and_then(|peer| Some((peer.other_than(session)?, peer.requests))) {
@@ -250,14 +251,14 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         }
     }
 
-    /// A poll of the peer begins to wait, until [`Sessions::end_poll`].
+    /// Records that a poll of the peer waits, until [`Sessions::end_poll`].
     pub fn begin_poll(&mut self, id: &Id) {
         self.peers.entry(id.clone()).or_default().polls += 1;
     }
 
-    /// A poll of the peer was answered, or its connection has ended.
+    /// Records that a poll of the peer was answered, or that its connection has ended.
     ///
-    /// Panics: without a [`Sessions::begin_poll`] for it.
+    /// Panics: without a [`Sessions::begin_poll`] of the peer.
     pub fn end_poll(&mut self, now: Instant, id: &Id) {
         let peer = self.peers.get_mut(id).expect("a peer with a poll that waits is kept");
         peer.polls -= 1;
@@ -269,11 +270,11 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         }
     }
 
-    /// The answer to a poll for the messages after `position`, which acknowledges those up to it;
-    /// `None` while the poll has to wait. `probes` belongs to the poll, and is `None` before it
-    /// first looks.
+    /// The answer to a poll for the messages after `position`. `None` while the poll has to wait.
+    /// The poll acknowledges the messages up to `position`. `probes` is kept with the poll, and is
+    /// `None` at the first call.
     ///
-    /// Errors: the peer has to join, or the poll is from before it joined last.
+    /// Errors: the peer has to join, or the poll was sent before the peer's last join.
     pub fn poll_messages(
         &mut self,
         now: Instant,
@@ -289,7 +290,7 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         }
         let answer_max = self.config.answer_max;
         let peer = self.hear(now, id, session)?;
-        // The poll would acknowledge messages of another numbering.
+        // A poll of another numbering must acknowledge no message.
         if peer.numbering != position.numbering {
             return Err(NotJoined);
         }
@@ -323,8 +324,8 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         true
     }
 
-    /// Expects a peer that was there before this controller began: it has
-    /// [`SessionsConfig::silence_max`] to join. A known peer stays as it is.
+    /// Expects a peer that was up before this controller started. The peer has
+    /// [`SessionsConfig::silence_max`] to join. A peer that is up or expected is not changed.
     pub fn expect(&mut self, now: Instant, id: &Id) {
         let peer = self.peers.entry(id.clone()).or_default();
         if peer.presence == Presence::Absent {
@@ -332,22 +333,22 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         }
     }
 
-    /// Notes that a peer is up with another controller. Here it has no session.
+    /// Records that a peer is up with another controller, and has no session with this controller.
     pub fn note_up_elsewhere(&mut self, now: Instant, id: &Id) {
         let peer = self.peers.entry(id.clone()).or_default();
         peer.forget();
         (peer.presence, peer.heard_at) = (Presence::Up, Some(now));
     }
 
-    /// Ignores all silence until `now`, as the controller itself could not listen.
+    /// Ignores all silence until `now`, because the controller itself could not receive.
     pub fn excuse(&mut self, now: Instant) {
         for peer in self.peers.values_mut().filter(|peer| peer.presence != Presence::Absent) {
             peer.heard_at = Some(now);
         }
     }
 
-    /// Ends what is silent for too long. Returns the peers, in order, each with its session; `None`
-    /// for an expected peer that has not joined.
+    /// Ends sessions that are silent for too long. Returns their peers in order, each with its
+    /// session; `None` for a peer without a session.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<(Id, Option<u64>)> {
         let is_silent =
             |(_, peer): &(&Id, &Peer<M>)| peer.silent_at(&self.config).is_some_and(|at| now >= at);
@@ -365,22 +366,22 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         gone
     }
 
-    /// When to call [`Sessions::handle_timeout`].
+    /// Time of the next call of [`Sessions::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.peers.values().filter_map(|peer| peer.silent_at(&self.config)).min()
     }
 
-    /// How sessions are kept.
+    /// Configuration of the sessions.
     pub const fn config(&self) -> SessionsConfig {
         self.config
     }
 
-    /// The peer's present session, if it is up.
+    /// The peer's present session. `None` unless the peer is up.
     pub fn session(&self, id: &Id) -> Option<u64> {
         self.peers.get(id).filter(|peer| peer.presence == Presence::Up)?.session
     }
 
-    /// Whether this session is the peer's present one, and the peer is up.
+    /// Whether this session is the peer's present session, and the peer is up.
     pub fn is_joined(&self, id: &Id, session: u64) -> bool {
         self.peers.get(id).is_some_and(|peer| peer.is_joined(session))
     }
@@ -391,23 +392,23 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
         there.map(|(id, peer)| (id, peer.presence == Presence::Up))
     }
 
-    /// Messages in all mailboxes.
+    /// Number of messages in all mailboxes.
     pub fn waiting(&self) -> usize {
         self.peers.values().map(|peer| peer.mailbox.len()).sum()
     }
 
-    /// Messages that were put into mailboxes so far.
+    /// Number of messages that were put into mailboxes since the start.
     pub const fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Messages that met a full mailbox so far.
+    /// Number of messages that met a full mailbox since the start.
     pub const fn overflows(&self) -> u64 {
         self.overflows
     }
 
-    /// Notes a sign of life of the peer's present process. A process that counts as gone joins
-    /// again, so that the system learns that it is back.
+    /// Records a sign of life of the peer's present process. A process that counts as failed must
+    /// join again, so that the system is notified of its return.
     fn hear(&mut self, now: Instant, id: &Id, session: u64) -> Result<&mut Peer<M>, NotJoined> {
         let peer = self.peers.get_mut(id).filter(|peer| peer.is_joined(session)).ok_or(NotJoined)?;
         peer.heard_at = Some(now);
@@ -425,7 +426,7 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
 }
 
 impl<M> Peer<M> {
-    /// Drops all but the count of polls, whose ends are still to come.
+    /// Resets all fields except the count of polls, which have not ended yet.
     fn forget(&mut self) {
         *self = Self { polls: self.polls, ..Self::default() };
     }
@@ -434,12 +435,12 @@ impl<M> Peer<M> {
         self.session == Some(session) && self.presence == Presence::Up
     }
 
-    /// The present session, unless it is this one or the peer is not up.
+    /// The present session. `None` if it equals `session` or the peer is not up.
     fn other_than(&self, session: u64) -> Option<u64> {
         self.session.filter(|other| self.presence == Presence::Up && *other != session)
     }
 
-    /// When the peer counts as gone without another sign of life.
+    /// Time at which the peer counts as failed unless another sign of life arrives.
     fn silent_at(&self, config: &SessionsConfig) -> Option<Instant> {
         let is_kept_alive = config.polls_keep_alive && self.polls > 0;
         let heard_at = self.heard_at.filter(|_| self.presence != Presence::Absent && !is_kept_alive)?;

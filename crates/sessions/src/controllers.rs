@@ -1,20 +1,20 @@
-//! Which of several controllers a peer asks, and when it tries again.
+//! A peer's choice among several controllers, and the times of its retries.
 //!
-//! A peer stays with a controller that answers. After a failure it pauses; unless the controller
-//! only wants it to join again, the next one in turn is asked then. Leaves out: the requests. Read
-//! [`Controllers`].
+//! A peer stays with a controller that answers. After a failure it pauses. Then it asks the next
+//! controller in turn, or the same controller if that only requires a new join. Leaves out: the
+//! requests. Read [`Controllers`].
 
 use crate::backoff::Backoff;
 use anabranch_units::Duration;
 
-/// Why a session with a controller, or the attempt to join, has ended.
+/// Reason why a session with a controller, or the attempt to join, has ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The controller does not know the session: the peer joins the same controller again.
+    /// The controller has no such session: the peer joins the same controller again.
     NotJoined,
-    /// The controller answers, but another one leads.
+    /// The controller answers, but another controller leads.
     NotLeading,
-    /// The controller does not answer, or not as it should.
+    /// The controller does not answer, or its answer is invalid.
     Away,
 }
 
@@ -23,7 +23,7 @@ pub enum Failure {
 pub struct Retry {
     /// Pause before the peer joins again.
     pub pause: Duration,
-    /// True for the first [`Failure::Away`] since the peer last joined: worth a warning.
+    /// True for the first [`Failure::Away`] since the peer last joined, which deserves a warning.
     pub is_first_away: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// `count` controllers. The first one is asked first.
+    /// Creates the choice among `count` controllers, which begins with the first controller.
     ///
     /// Panics: without a controller, which callers refuse.
     pub const fn new(count: usize, backoff: Backoff) -> Self {
@@ -45,7 +45,7 @@ impl Controllers {
         Self { count, current: 0, backoff, is_away: false }
     }
 
-    /// Index of the controller to ask.
+    /// Index of the controller to which the peer sends its requests.
     pub const fn current(&self) -> usize {
         self.current
     }
@@ -55,14 +55,15 @@ impl Controllers {
         self.count
     }
 
-    /// Notes that the current controller has taken the peer. Returns true if a controller was away
-    /// before.
+    /// Records that the current controller has accepted the peer. Returns true if a controller was
+    /// unreachable before.
     pub const fn handle_joined(&mut self) -> bool {
         self.backoff.reset();
         std::mem::replace(&mut self.is_away, false)
     }
 
-    /// Notes a failure, and moves on to the next controller if another one may help.
+    /// Records a failure, and selects the next controller unless the failure is
+    /// [`Failure::NotJoined`].
     pub const fn handle_failure(&mut self, failure: Failure) -> Retry {
         if !matches!(failure, Failure::NotJoined) {
             self.current = (self.current + 1) % self.count;

@@ -1,13 +1,13 @@
 //! Sessions between a controller and its peers, as machines without I/O.
 //!
-//! The controller's side is [`Sessions`]: which process speaks for each peer, whether it is alive,
-//! and which messages wait for it. The peer's side is [`PeerSession`]: whether it has joined, and
-//! which messages it has taken over. [`Controllers`] says which of several controllers a peer asks
-//! next, and after which pause; [`Backoff`] has the pauses. Messages and peer ids are the system's
-//! own types.
+//! The controller's side is [`Sessions`]: the present process of each peer, whether the process is
+//! alive, and which messages are queued for it. The peer's side is [`PeerSession`]: whether it has
+//! joined, and which messages it has received. [`Controllers`] selects the controller that a peer
+//! asks next, and the time of the request; [`Backoff`] computes the pauses. The system defines the
+//! types of messages and peer ids.
 //!
-//! Leaves out: how requests travel, what messages mean, durability. Read [`Sessions`] and
-//! [`SessionsConfig`] first.
+//! Leaves out: the transport of requests, the contents of messages, durability. Read [`Sessions`]
+//! and [`SessionsConfig`] first.
 
 mod backoff;
 mod controller;

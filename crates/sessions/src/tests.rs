@@ -1,5 +1,5 @@
-//! Both sides of a session, with requests and answers that are lost, late or repeated, and
-//! processes that come and go.
+//! Tests of both sides of a session, with requests and answers that are lost, late or repeated, and
+//! processes that start and stop.
 
 use super::*;
 use crate::controller::{PROBE_DISCONNECTED, PROBE_WAITING};
@@ -16,7 +16,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
-/// Messages that must not be lost.
+/// Sessions for messages that must not be lost.
 fn resuming() -> Sessions<PeerId, u64> {
     Sessions::new(SessionsConfig {
         silence_max: SILENCE_MAX,
@@ -28,7 +28,7 @@ fn resuming() -> Sessions<PeerId, u64> {
     })
 }
 
-/// Messages that a newer one replaces.
+/// Sessions for messages that newer messages replace.
 fn starting_anew() -> Sessions<PeerId, u64> {
     Sessions::new(SessionsConfig {
         polls_keep_alive: false,
@@ -46,7 +46,7 @@ fn poll(sessions: &mut Sessions<PeerId, u64>, now: Instant, session: u64, after:
 }
 
 #[test]
-fn waiting_poll_keeps_a_peer_alive_silence_not() {
+fn peer_with_a_waiting_poll_stays_alive() {
     let mut sessions = resuming();
     assert_eq!(sessions.poll_timeout(), None);
     let first = JoinReply { after: 0, numbering: 100, has_replaced: false, is_news: true };
@@ -60,7 +60,7 @@ fn waiting_poll_keeps_a_peer_alive_silence_not() {
     assert_eq!(sessions.handle_timeout(at(64_999)), []);
     assert_eq!(sessions.handle_timeout(at(65_000)), [(PEER, Some(7))]);
     assert_eq!(sessions.peers().count(), 0);
-    // It is told to join, and continues its numbering.
+    // The process is refused, joins again and continues its numbering.
     assert_eq!(sessions.handle_batch(at(65_001), &PEER, 7, 1), Err(NotJoined));
     assert_eq!(sessions.handle_join(at(65_002), &PEER, 7, 101), first);
 }
@@ -77,12 +77,12 @@ fn waiting_poll_without_keep_alive_does_not_delay_silence() {
 }
 
 #[test]
-fn second_process_waits_for_a_sign_of_the_first() {
+fn second_process_waits_while_the_first_is_probed() {
     let mut sessions = resuming();
     assert_eq!(sessions.probe(&PEER, 8), None, "the place is free");
     sessions.handle_join(at(0), &PEER, 7, 100);
     assert_eq!(sessions.probe(&PEER, 7), None, "it is its own");
-    // A waiting poll is answered at once, and the next one is the sign.
+    // A waiting poll is answered at once, and the next poll is the sign of life.
     sessions.begin_poll(&PEER);
     let mut probes = None;
     assert_eq!(sessions.poll_messages(at(1), &PEER, 7, FIRST, &mut probes), Ok(None));
@@ -95,7 +95,7 @@ fn second_process_waits_for_a_sign_of_the_first() {
     assert_eq!(sessions.poll_messages(at(3), &PEER, 7, FIRST, &mut None), Ok(None));
     assert_eq!(sessions.probe_result(&PEER, 8, probe), ProbeResult::Alive(7));
     sessions.end_poll(at(3), &PEER);
-    // A process whose connection is broken has less time, and its place is free when it is silent.
+    // A process whose connection is broken has less time. If it stays silent, it is replaced.
     assert_eq!(sessions.probe(&PEER, 8).map(|probe| probe.within), Some(PROBE_DISCONNECTED));
     let second = JoinReply { after: 0, numbering: 200, has_replaced: true, is_news: true };
     assert_eq!(sessions.handle_join(at(2_000), &PEER, 8, 200), second);
@@ -104,7 +104,7 @@ fn second_process_waits_for_a_sign_of_the_first() {
 }
 
 #[test]
-fn full_mailbox_ends_the_session_or_drops_the_oldest() {
+fn full_mailbox_ends_session_or_drops_oldest_message() {
     let mut sessions = resuming();
     sessions.handle_join(at(0), &PEER, 7, 100);
     assert!((0..MAILBOX_MAX as u64).all(|n| sessions.push(at(0), &PEER, n)));
@@ -121,7 +121,7 @@ fn full_mailbox_ends_the_session_or_drops_the_oldest() {
 }
 
 #[test]
-fn a_join_that_starts_anew_empties_the_mailbox() {
+fn join_without_resume_empties_the_mailbox() {
     let mut sessions = starting_anew();
     sessions.handle_join(at(0), &PEER, 7, 100);
     sessions.push(at(0), &PEER, 1);
@@ -136,7 +136,7 @@ fn a_join_that_starts_anew_empties_the_mailbox() {
 }
 
 #[test]
-fn an_expected_peer_has_its_time_to_join() {
+fn expected_peer_is_absent_after_the_silence_limit() {
     let mut sessions = starting_anew();
     sessions.expect(at(0), &PEER);
     sessions.expect(at(1_000), &PEER);
@@ -169,13 +169,13 @@ fn peer_tries_the_next_controller_unless_told_to_rejoin() {
 #[derive(Copy, Clone, Debug)]
 enum Act {
     Message,
-    /// The peer polls: whether the request arrives, and whether its answer does.
+    /// A poll of the peer: whether the request arrives, and whether the answer arrives.
     Poll(bool, bool),
-    /// The same answer comes again, late.
+    /// The last answer arrives again, late.
     LateAnswer,
-    /// A poll arrives again, though the peer may have joined since.
+    /// A poll arrives again, possibly after the peer has joined again.
     LatePoll,
-    /// A batch is sent until it is known to have arrived: number of copies whose answer is lost.
+    /// A batch is repeated until its answer arrives: number of answers that are lost.
     Batch(u8),
     Silence,
     RestartController,
@@ -184,7 +184,8 @@ enum Act {
 
 proptest! {
     /// While neither side restarts, every message is delivered once and in order, and every batch
-    /// counts once, whatever is lost. A new process or controller begins with an empty mailbox.
+    /// counts once, even if requests or answers are lost. A new process or controller begins with
+    /// an empty mailbox.
     #[test]
     fn no_message_is_lost_or_delivered_twice(acts in proptest::collection::vec(prop_oneof![
         6 => Just(Act::Message),
@@ -200,7 +201,7 @@ proptest! {
         let mut sessions = Sessions::new(unbounded);
         let (mut peer, mut session, mut numbering) = (PeerSession::default(), 1, 1_000);
         let (mut now, mut batches) = (at(0), 0);
-        // In the present numbering: number of messages put in, messages delivered, batches counted.
+        // Of the present numbering: number of messages pushed, messages delivered, batches counted.
         let (mut given, mut done, mut counted): (u64, Vec<u64>, BTreeSet<u64>) = Default::default();
         let (mut late, mut asked) = (None, None);
         let drained = [Act::Poll(true, true); 101];
@@ -270,10 +271,10 @@ proptest! {
         prop_assert_eq!(done.len() as u64, given);
     }
 
-    /// A second process is refused if and only if the first one gives a sign of life within the
-    /// time it has.
+    /// A second process is refused if and only if the first process gives a sign of life within the
+    /// time of the probe.
     #[test]
-    fn second_process_is_refused_while_the_first_lives(signs in proptest::collection::vec(0..4_000u64, 0..4)) {
+    fn second_process_is_refused_while_the_first_responds(signs in proptest::collection::vec(0..4_000u64, 0..4)) {
         let mut sessions = resuming();
         sessions.handle_join(at(0), &PEER, 1, 100);
         let probe = sessions.probe(&PEER, 2).expect("the first is up");
@@ -286,8 +287,8 @@ proptest! {
         prop_assert_eq!(result, if is_alive { ProbeResult::Alive(1) } else { ProbeResult::Silent });
     }
 
-    /// With either kind of mailbox, a session ends at its deadline and not before, whenever its
-    /// signs of life come.
+    /// With either kind of mailbox, a session ends exactly at its deadline, at any times of its
+    /// signs of life.
     #[test]
     fn silence_ends_a_session_at_its_deadline(
         gaps in proptest::collection::vec(0..2_999u64, 1..20),
@@ -308,9 +309,10 @@ proptest! {
         prop_assert!(!sessions.is_joined(&PEER, 1));
     }
 
-    /// Each pause is twice the one before, at most the limit, until the next success.
+    /// Each pause is twice as long as the previous pause, at most the limit, until the next
+    /// success.
     #[test]
-    fn pauses_grow_to_their_limit(min in 1..1_000u64, more in 0..100_000u64, failures in 1..40usize) {
+    fn backoff_pauses_double_up_to_their_limit(min in 1..1_000u64, more in 0..100_000u64, failures in 1..40usize) {
         let (min, max) = (Duration::from_us(min), Duration::from_us(min + more));
         let mut backoff = Backoff::new(min, max);
         let pauses: Vec<Duration> = (0..failures).map(|_| backoff.next_pause()).collect();
@@ -322,9 +324,9 @@ proptest! {
         prop_assert_eq!(backoff.next_pause(), min);
     }
 
-    /// A peer finds the only controller that answers, whichever that is, within one turn.
+    /// A peer finds the only controller that answers within one pass over all controllers.
     #[test]
-    fn a_peer_finds_the_controller_that_answers(count in 1..9usize, answers in 0..9usize, first in 0..9usize) {
+    fn peer_finds_the_only_controller_that_answers(count in 1..9usize, answers in 0..9usize, first in 0..9usize) {
         let answers = answers % count;
         let mut controllers = Controllers::new(count, Backoff::new(Duration::from_ms(1), Duration::from_ms(8)));
         for _ in 0..first {

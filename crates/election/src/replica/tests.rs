@@ -1,12 +1,12 @@
-//! Two controllers of a counter around a store in memory. Faults by the hundred are in virtual
-//! time, with the broker's machine (`broker-proto`).
+//! Tests of two controllers of a counter, with a store in memory. Hundreds of faults are simulated
+//! in virtual time, with the broker's machine (`broker-proto`).
 
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(9);
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Decides in each round, and tells one client of it.
+/// A machine that makes a decision in each round, and notifies one client of it.
 struct Counter {
     next_at: Instant,
     round: u64,
@@ -53,7 +53,7 @@ impl Machine for Counter {
     }
 }
 
-/// A store that keeps its promises.
+/// A store without faults.
 #[derive(Default)]
 struct Store {
     revision: u64,
@@ -130,7 +130,7 @@ fn run(
 }
 
 #[test]
-fn a_follower_takes_over_with_higher_rounds() {
+fn follower_takes_over_with_higher_round_numbers() {
     let mut now = Instant::ZERO;
     let mut store = Store::default();
     let mut replicas: Vec<_> = (0..2).map(|_| Some(Replica::new(now, (), LEASE, 0))).collect();
@@ -147,7 +147,7 @@ fn a_follower_takes_over_with_higher_rounds() {
 }
 
 #[test]
-fn a_leader_without_its_store_ends_with_its_lease() {
+fn leader_without_its_store_stops_when_its_lease_ends() {
     let mut now = Instant::ZERO;
     let mut store = Store::default();
     let mut replicas = [Some(Replica::new(now, (), LEASE, 0))];

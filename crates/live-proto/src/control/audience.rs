@@ -1,9 +1,10 @@
-//! The number of an edge's viewers, estimated from their requests.
+//! Estimate of the number of an edge's viewers, from their requests.
 //!
-//! An edge keeps no state of a viewer. Each viewer of a stream fetches each media object once, so
-//! the requests of a group for media objects, divided by the number of different ones, are its
-//! viewers. Requests for playlists alone count as one viewer. Source: none; the thesis's reports
-//! have viewers (§4.3.1) and do not say how they are counted. Read [`Audience`] first.
+//! An edge keeps no state per viewer. Each viewer of a stream fetches each media object once. So
+//! the number of a group's viewers is the number of its requests for media objects, divided by the
+//! number of different objects. A group that requests only playlists counts as one viewer. Source:
+//! none; the thesis's reports contain viewers (§4.3.1), but it does not state how they are counted.
+//! Read [`Audience`] first.
 
 use super::messages::GroupId;
 use super::node::GROUPS_MAX;
@@ -11,14 +12,14 @@ use crate::Object;
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most different media objects of one stream that a window tells apart.
+/// Most different media objects of one stream that are counted in a window.
 pub const MEDIA_MAX: usize = 256;
 
-/// Requests of one group for one stream in the present window.
+/// Requests of one group for one stream in the current window.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     requests: u64,
-    /// Requests for media objects that `media` has.
+    /// Number of requests for the objects in `media`.
     media_requests: u64,
     media: BTreeSet<u64>,
     viewers: u64,
@@ -31,11 +32,11 @@ pub struct AudienceChange {
     pub group: GroupId,
     /// Stream that they watch.
     pub object: Object,
-    /// Their present number.
+    /// Current number of viewers.
     pub viewers: u64,
 }
 
-/// Viewers of one edge, by group and stream.
+/// Estimated viewers of one edge, by group and stream.
 #[derive(Clone, Debug)]
 pub struct Audience {
     window: Duration,
@@ -44,15 +45,15 @@ pub struct Audience {
 }
 
 impl Audience {
-    /// No viewers. `window` is longer than the longest pause between a viewer's requests: a stream
-    /// without requests ends after one to two windows.
+    /// Creates an estimate without viewers. `window` must exceed the longest pause between a
+    /// viewer's requests. A stream without requests ends after one to two windows.
     pub fn new(now: Instant, window: Duration) -> Self {
         Self { window, ends_at: now + window, tallies: BTreeMap::new() }
     }
 
-    /// A viewer asks for part of a stream: `media` is a hash of a media object's name, and `None`
-    /// for a playlist. Returns whether the group already has viewers of the stream; if not, the
-    /// caller asks for admission and then calls [`Audience::admit`].
+    /// Counts a viewer's request for a stream. `media` is a hash of the media object's name, or
+    /// `None` for a playlist. Returns whether the group already has viewers of the stream. If not,
+    /// the caller must request admission and then call [`Audience::admit`].
     pub fn handle_request(&mut self, group: GroupId, object: Object, media: Option<u64>) -> bool {
         let Some(tally) = self.tallies.get_mut(&(group, object)) else { return false };
         tally.requests += 1;
@@ -65,8 +66,7 @@ impl Audience {
         true
     }
 
-    /// The first viewer of a group has been admitted to a stream. Returns whether there was room for
-    /// it in the table.
+    /// Adds the first admitted viewer of a group to a stream. Returns false if the table is full.
     pub fn admit(&mut self, group: GroupId, object: Object) -> bool {
         if self.tallies.len() >= GROUPS_MAX && !self.tallies.contains_key(&(group, object)) {
             return false;
@@ -77,7 +77,7 @@ impl Audience {
         true
     }
 
-    /// The stream has ended: its viewers need another admission.
+    /// Removes all viewers of a stream that has ended. They must be admitted again.
     pub fn handle_lost(&mut self, object: Object) {
         self.tallies.retain(|(_, of), _| *of != object);
     }
@@ -87,8 +87,8 @@ impl Audience {
         self.ends_at
     }
 
-    /// Ends a window that is over. Returns changed numbers of viewers; streams without requests have
-    /// none left.
+    /// Ends the window if it is complete. Returns the changed numbers of viewers; 0 for streams
+    /// without requests.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<AudienceChange> {
         if now < self.ends_at {
             return Vec::new();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn playlists_alone_are_one_viewer() {
+    fn playlist_requests_alone_count_as_one_viewer() {
         let mut audience = audience();
         audience.admit(GROUP, OBJECT);
         (0..50).for_each(|_| assert!(audience.handle_request(GROUP, OBJECT, None)));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_stream_is_admitted_anew() {
+    fn lost_stream_needs_another_admission() {
         let mut audience = audience();
         audience.admit(GROUP, OBJECT);
         audience.handle_lost(OBJECT);

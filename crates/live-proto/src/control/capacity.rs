@@ -1,51 +1,52 @@
-//! The capacity of a link from a parent, measured from transfers.
+//! Estimator of the capacity of a link from a parent, based on transfers.
 //!
-//! The receiving end watches transfers of objects that the parent has whole: their data is ready, so
-//! only the way limits them. A transfer that is slower than [`SLOW_PERCENT`] of its stream's bitrate is
-//! slow. A window in which a transfer is slow nearly all the time was limited by the link, and all bytes
-//! that arrived in it show the link's rate. The estimate is the highest rate of the last limited windows
-//! (3 s), and never above the declared capacity. A link that the streams do not fill has no slow
-//! transfer, so its estimate does not fall. The estimate rises with any faster window, and by trials: a
-//! link that is no longer full cannot show that it is wider again.
+//! The receiving end observes transfers of objects that the parent holds completely. Their data is
+//! ready, so only the path limits them. A transfer below [`SLOW_PERCENT`] of its stream's bitrate
+//! is slow. The link has limited a window in which a transfer was slow nearly all the time, so the
+//! bytes received in this window show the link's rate. The estimate is the highest rate of the
+//! limited windows in the last 3 s, at most the declared capacity. A link that its streams do not
+//! fill has no slow transfers, so its estimate does not fall. The estimate rises after any faster
+//! window, and by trials, as a link that is not full cannot show that its capacity has returned.
 //!
-//! Source: a maximum filter over windows that the application does not limit is BBR's (Cardwell et al.,
-//! 2016); the thesis leaves the estimate out (§4.4.1). An object that the source has whole can still
-//! be on its way to the parent: the parent says whether a link to it limits its own transfers, and
-//! windows in which it says so do not count. Read [`CapacityEstimator`].
+//! Source: BBR (Cardwell et al., 2016) uses a maximum filter over windows that the application does
+//! not limit; the thesis leaves the estimate out (§4.4.1). An object that the source holds
+//! completely can still be arriving at the parent. So the parent reports whether a link to it
+//! limits its own transfers, and windows with this report are not used. Read
+//! [`CapacityEstimator`].
 
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most transfers of one parent that are watched; further ones count by their bytes alone.
+/// Most transfers of one parent that are observed. Of further transfers only the bytes are counted.
 pub const TRANSFERS_MAX: usize = 4_096;
-/// Rate of a transfer, in percent of its stream's bitrate, below which the transfer is slow. A viewer
-/// needs 100 %.
+/// Rate of a transfer, in percent of its stream's bitrate, below which the transfer is slow. The
+/// margin above 100 % is for playback, which needs the whole bitrate.
 pub const SLOW_PERCENT: u64 = 105;
-/// Age up to which a transfer is not slow: several round trips.
+/// Age up to which a transfer never counts as slow: several round trips.
 const GRACE: Duration = Duration::from_ms(150);
-/// Time between two looks at the transfers.
+/// Interval of the checks of all transfers.
 const TICK: Duration = Duration::from_ms(100);
-/// Lateness of a look from which its window does not count.
+/// Delay of a check above which its window is discarded.
 const HELD_UP: Duration = Duration::from_ms(300);
-/// Looks in a window.
+/// Number of checks in a window.
 const WINDOW_TICKS: u32 = 10;
-/// Looks of a window, at least, at which a transfer is slow if the link limited the window.
+/// Number of checks with a slow transfer from which a window counts as limited by the link.
 const SLOW_TICKS: u32 = 8;
-/// Time after a slow transfer for which the link counts as limiting.
+/// Time after a slow transfer during which the link counts as limiting.
 const LIMITING_MEMORY: Duration = Duration::from_secs(1);
-/// Time for which the rate of a limited window counts.
+/// Time for which the rate of a limited window is used.
 const MEMORY: Duration = Duration::from_secs(3);
-/// Time without a limited window after which a higher estimate is tried; doubled after each trial that
-/// fails.
+/// Time without a limited window after which a higher estimate is tried. Doubled after each failed
+/// trial.
 const TRIAL_AFTER: Duration = Duration::from_secs(10);
-/// Longest time until a trial: four doublings.
+/// Longest time before a trial: four doublings.
 const TRIAL_AFTER_MAX: Duration = Duration::from_ps(16 * TRIAL_AFTER.as_ps());
-/// Time between two steps of a trial, each by a quarter.
+/// Interval between two steps of a trial. Each step raises the estimate by a quarter.
 const TRIAL_STEP: Duration = Duration::from_secs(5);
-/// A trial begins at the declared capacity over this number, at least.
+/// Divisor of the declared capacity for the lowest estimate that a trial sets.
 const TRIAL_LEAST: u64 = 16;
 
-/// A transfer of data that is ready.
+/// A transfer whose data is ready at the parent.
 #[derive(Copy, Clone, Debug)]
 struct Transfer {
     bitrate: BitRate,
@@ -62,48 +63,48 @@ impl Transfer {
     }
 }
 
-/// The present window.
+/// The current window.
 #[derive(Copy, Clone, Debug, Default)]
 struct Window {
-    /// `None` before the first look.
+    /// Start of the window. `None` before the first check.
     since: Option<Instant>,
     bytes: u64,
     ticks: u32,
     slow_ticks: u32,
-    /// Whether a slow transfer has ended since the last look.
+    /// Whether a slow transfer has ended since the last check.
     has_slow_end: bool,
-    /// Whether another transfer has.
+    /// Whether a transfer that was not slow has ended since the last check.
     has_fast_end: bool,
-    /// Whether the parent was limited by a link to it at a look.
+    /// Whether a link to the parent limited the parent at any check in the window.
     is_parents: bool,
 }
 
-/// The estimate of one link. Contract: a driver reports transfers and calls
+/// The capacity estimator of one link. Contract: a driver reports transfers and calls
 /// [`CapacityEstimator::handle_timeout`] when [`CapacityEstimator::poll_timeout`] is due.
 #[derive(Clone, Debug)]
 pub struct CapacityEstimator {
     declared: BitRate,
     transfers: BTreeMap<u64, Transfer>,
     window: Window,
-    /// Whether a transfer was slow at the last look.
+    /// Whether a transfer was slow at the last check.
     is_slow: bool,
-    /// The last look at which a transfer was slow.
+    /// Time of the last check with a slow transfer.
     slow_at: Option<Instant>,
-    /// Whether the parent is limited by a link to it.
+    /// Whether a link to the parent limits the parent.
     is_parent_limited: bool,
-    /// End and rate of windows that the link limited, the oldest first.
+    /// End and rate of recent windows that the link limited, the oldest first.
     limited: VecDeque<(Instant, BitRate)>,
     estimate: Option<BitRate>,
-    /// When the transfers are looked at; `None` without any.
+    /// Time of the next check; `None` without transfers.
     tick_at: Option<Instant>,
-    /// When a higher estimate is tried; `None` at the declared capacity.
+    /// Time of the next trial of a higher estimate; `None` at the declared capacity.
     trial_at: Option<Instant>,
     trial_after: Duration,
     is_tried: bool,
 }
 
 impl CapacityEstimator {
-    /// A link of this declared capacity, without a measurement.
+    /// Creates the estimator of a link with this declared capacity, without a measurement.
     pub const fn new(declared: BitRate) -> Self {
         Self {
             declared,
@@ -134,18 +135,18 @@ impl CapacityEstimator {
         self.estimate
     }
 
-    /// Whether the link has limited transfers within the last second: true before a window shows
-    /// it, so that the nodes below hear of it in time.
+    /// Whether the link has limited transfers within the last second. This is true before a window
+    /// ends, so that nodes below are notified early.
     pub fn is_limiting(&self, now: Instant) -> bool {
         self.slow_at.is_some_and(|at| now <= at + LIMITING_MEMORY)
     }
 
-    /// The parent says whether a link to it limits its own transfers.
+    /// Records the parent's report whether a link to the parent limits its transfers.
     pub const fn handle_parent_limited(&mut self, is_limited: bool) {
         self.is_parent_limited = is_limited;
     }
 
-    /// The operator declares another capacity. Measurements of another link's width are void.
+    /// Sets another declared capacity. Measurements are discarded, as they may be of another link.
     pub fn redeclare(&mut self, declared: BitRate) {
         if declared != self.declared {
             *self = Self {
@@ -157,7 +158,8 @@ impl CapacityEstimator {
         }
     }
 
-    /// A transfer begins, of an object of a stream of `bitrate` that the parent has whole.
+    /// Records the start of a transfer from a stream of `bitrate`. The parent holds the whole
+    /// object.
     pub fn handle_start(&mut self, now: Instant, transfer: u64, bitrate: BitRate) {
         if self.transfers.len() < TRANSFERS_MAX {
             self.transfers.insert(transfer, Transfer { bitrate, since: now, bytes: 0 });
@@ -165,7 +167,7 @@ impl CapacityEstimator {
         }
     }
 
-    /// Bytes have arrived from the parent, of a transfer that was started or of another one.
+    /// Records bytes that arrive from the parent, whether or not their transfer is observed.
     pub fn handle_bytes(&mut self, transfer: u64, size: ByteCount) {
         self.window.bytes = self.window.bytes.saturating_add(size.as_u64());
         if let Some(transfer) = self.transfers.get_mut(&transfer) {
@@ -173,7 +175,7 @@ impl CapacityEstimator {
         }
     }
 
-    /// A transfer is over: whole, or given up.
+    /// Records the end of a transfer, complete or aborted.
     pub fn handle_end(&mut self, now: Instant, transfer: u64) {
         let Some(ended) = self.transfers.remove(&transfer) else { return };
         let end =
@@ -186,12 +188,12 @@ impl CapacityEstimator {
         self.tick_at.into_iter().chain(self.trial_at).min()
     }
 
-    /// Does the work that is due.
+    /// Performs all actions that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Some(at) = self.tick_at.filter(|at| *at <= now) {
             self.tick_at = Some(now + TICK);
             if now > at + HELD_UP {
-                // This process was itself held up: the window shows nothing.
+                // This process was itself delayed, so the window is not valid.
                 self.window = Window::default();
             } else {
                 self.tick(now);
@@ -202,7 +204,7 @@ impl CapacityEstimator {
         }
     }
 
-    /// Whether a transfer is slow. Transfers too young to tell continue the state before.
+    /// Whether a transfer is slow. If all transfers are too young to judge, the last state is kept.
     fn look(&mut self, now: Instant) -> bool {
         let ended_slow = std::mem::take(&mut self.window.has_slow_end);
         let ended_fast = std::mem::take(&mut self.window.has_fast_end);
@@ -234,7 +236,7 @@ impl CapacityEstimator {
         let rate = BitRate::average(ByteCount::new(bytes), now.saturating_since(since));
         let rate = rate.unwrap_or(BitRate::bps(0));
         let rate = rate.min(self.declared);
-        // Silence is the neighbours' to notice: it has no rate.
+        // A window without bytes has no rate. The neighbours detect silence.
         if slow_ticks >= SLOW_TICKS && bytes > 0 && !is_parents {
             self.take_limited(now, rate);
         } else if let Some(estimate) = self.estimate {

@@ -1,13 +1,15 @@
-//! The controller: reports come in, plans are asked for, tables and places of viewers go out.
+//! The controller: turns reports of nodes into jobs for the optimiser, and plans into routing
+//! tables and assignments of viewers to edges.
 //!
 //! Source: §4.3.1 (central control loop) and §4.4.1. The controller asks an optimiser for a plan
-//! once a round, and leads the network to it in stages. A stage is one version of the tables. It
-//! holds only routes whose links have room for them beside all streams that still run, so no link is
-//! planned above its capacity at any time. The tables of a stage go to the reflectors first, then to
-//! the edges; places of viewers follow the tables. The thesis gives no order; this one is ours.
+//! once per round, and moves the network to the plan in stages. A stage is one version of the
+//! tables. It holds only routes whose links have room for them beside all running streams, so no
+//! link is planned above its capacity at any time. Reflectors get the tables of a stage first, then
+//! edges. Assignments of viewers are published after the tables. Differs: the thesis states no
+//! order.
 //!
-//! The driver runs [`Controller::poll_job`] and hands the plan back. Leaves out: the optimiser, the
-//! election among several controllers (each lead has its number). Read [`Controller`] and
+//! The driver runs [`Controller::poll_job`] and hands the plan back. Leaves out: the optimiser; the
+//! election among several controllers, which gives each lead its number. Read [`Controller`] and
 //! [`PlanJob`] first.
 
 mod plans;
@@ -29,12 +31,12 @@ use stages::PlanTransition;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Most groups of viewers that a controller knows.
+/// Most groups of viewers that a controller accepts.
 pub const CONTROLLER_GROUPS_MAX: usize = 65_536;
-/// Most versions whose tables the controller keeps, to send differences from them.
+/// Most versions whose tables the controller keeps, as bases of differential updates.
 pub const HISTORY_MAX: usize = 8;
 
-/// Central entries of one node.
+/// Routes of one node from the controller.
 type Table = Arc<BTreeMap<Object, RibEntry>>;
 
 /// Timing and limits of a controller.
@@ -44,15 +46,17 @@ pub struct ControllerSettings {
     pub round: Duration,
     /// Silence after which a node counts as failed.
     pub node_silence_max: Duration,
-    /// Time that the nodes of a stage have to install their tables, and then to move their streams.
+    /// Time in which the nodes of a stage must install their tables, and again in which they must
+    /// move their streams.
     pub stage_timeout: Duration,
     /// Time after which an update is sent again to a node that has not installed it.
     pub resend_every: Duration,
     /// Share of each link that stays unplanned for local decisions, in millionths, below 1,000,000.
     pub slack_ppm: u32,
-    /// Most running streams that are moved in one round, besides those on failed links.
+    /// Most running streams that are moved in one round, not counting streams on failed links.
     pub moves_max: usize,
-    /// Change of a link's capacity that makes evidence stale, in percent: the nodes' setting.
+    /// Change of a link's capacity that makes evidence stale, in percent. Must equal the nodes'
+    /// setting.
     pub stale_percent: u32,
 }
 
@@ -70,33 +74,34 @@ impl Default for ControllerSettings {
     }
 }
 
-/// A change that the driver records or acts on.
+/// An event that the driver logs or acts on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ControllerEvent {
     /// A node counts as failed.
     Silent(NodeId),
-    /// A node is there, for the first time or again.
+    /// A node has reported, for the first time or after a failure.
     Heard(NodeId),
-    /// Places of viewers have changed: DNS and content steering take them over.
+    /// Assignments of viewers have changed: DNS and content steering must adopt them.
     Mapping,
-    /// Tables of this version are on their way.
+    /// Tables of this version are being sent.
     Issued(Version),
-    /// The tables are the plan's, or as near as capacities allow: this number of routes is left.
+    /// The tables match the plan, as far as capacities allow. This number of routes could not be
+    /// moved.
     Settled(usize),
 }
 
-/// A defect of the settings, or of the groups of viewers.
+/// An invalid setting, group of viewers, or changed network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ControllerError {
     /// More groups than [`CONTROLLER_GROUPS_MAX`].
     TooMany(usize),
-    /// A group at a node that is not an edge.
+    /// A group that lists a node other than an edge.
     NotAnEdge(GroupId, NodeId),
-    /// A slack that leaves nothing to plan.
+    /// A slack of 1,000,000 ppm or more, which leaves no capacity to plan.
     Slack(u32),
-    /// A changed network with other ids.
+    /// A changed network whose ids do not match.
     Network(ChangeError),
 }
 
@@ -135,13 +140,13 @@ struct NodeView {
     /// Whether the node was added at run time and has not reported yet.
     is_added: bool,
     life: u64,
-    /// Last report; `None` before the first and after a failure.
+    /// Time of the last report; `None` before the first and after a failure.
     heard_at: Option<Instant>,
     version: Version,
     links: BTreeMap<LinkId, LinkState>,
     streams: DeltaReceiver<Object, Option<NodeId>>,
     viewers: DeltaReceiver<(GroupId, Object), u64>,
-    /// When an update was last sent.
+    /// Time at which an update was last sent.
     sent_at: Option<Instant>,
 }
 
@@ -163,13 +168,13 @@ impl NodeView {
 /// Deadlines of a controller.
 #[derive(Copy, Clone, Debug)]
 struct Timers {
-    /// When to ask for a plan.
+    /// When to put out a job for the optimiser.
     round: Instant,
-    /// When to look for silent nodes and at the stage.
+    /// When to check for silent nodes and advance the stage.
     tick: Instant,
 }
 
-/// The machine. See the module.
+/// State machine of the controller. See the module.
 #[derive(Clone, Debug)]
 pub struct Controller {
     network: Network,
@@ -178,14 +183,14 @@ pub struct Controller {
     settings: ControllerSettings,
     version: Version,
     nodes: Vec<NodeView>,
-    /// Tables of the last versions, by node.
+    /// Tables of the last [`HISTORY_MAX`] versions, by node.
     history: BTreeMap<Version, Vec<Table>>,
     staging: PlanTransition,
-    /// Places of viewers, as published.
+    /// Assignments of viewers to edges, as published.
     mapping: BTreeMap<(GroupId, Object), NodeId>,
     draining: BTreeSet<NodeId>,
     jobs: u64,
-    /// The job that waits for a plan.
+    /// The job whose plan is awaited.
     pending: Option<PlanJob>,
     timers: Timers,
     messages: VecDeque<(NodeId, ToNode)>,
@@ -194,8 +199,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that takes the lead: `lead` is higher than in all leads before. `groups` has the
-    /// edges of each group of viewers, the nearest first.
+    /// Creates a controller that takes the lead. `lead` must be higher than in all earlier leads.
+    /// `groups` has the edges of each group of viewers, the nearest first.
     ///
     /// Errors: see [`ControllerError`].
     pub fn new(
@@ -240,17 +245,17 @@ impl Controller {
         self.tables()[node.index()].values()
     }
 
-    /// Whether the tables are the plan's, as far as capacities allow, and no stage is under way.
+    /// Whether the tables match the plan, as far as capacities allow, and no stage is in progress.
     pub fn is_settled(&self) -> bool {
         self.staging.is_idle()
     }
 
-    /// Nodes that are being emptied.
+    /// Nodes that are being drained.
     pub const fn draining(&self) -> &BTreeSet<NodeId> {
         &self.draining
     }
 
-    /// Empties a node: the next plan leaves it out, and it takes no new stream.
+    /// Drains a node: the next plan excludes it, and it accepts no new stream.
     pub fn handle_drain(&mut self, now: Instant, node: NodeId) {
         if node.index() < self.nodes.len() && self.draining.insert(node) {
             self.timers.round = now;
@@ -258,7 +263,7 @@ impl Controller {
         }
     }
 
-    /// A node may carry streams again.
+    /// Ends the drain of a node.
     pub fn handle_undrain(&mut self, now: Instant, node: NodeId) {
         if self.draining.remove(&node) {
             self.timers.round = now;
@@ -266,9 +271,9 @@ impl Controller {
         }
     }
 
-    /// Takes a changed network: other capacities and costs, further nodes and links. A link of
-    /// capacity 0 and a drained node count as removed. `groups` replaces the groups of viewers; ids
-    /// of groups keep their meaning. The next plan is asked for at once.
+    /// Takes a changed network: changed capacities and costs, added nodes and links. Capacity 0
+    /// removes a link, and a drain removes a node. `groups` replaces the groups of viewers; ids of
+    /// groups keep their meaning. The next plan is requested at once.
     ///
     /// Errors: see [`ControllerError`]; nothing is changed then.
     pub fn handle_network(
@@ -298,7 +303,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes a report, and answers it. A reported capacity counts up to the declared one.
+    /// Takes a report and answers it. A reported capacity is limited to the declared capacity.
     pub fn handle_report(&mut self, now: Instant, node: NodeId, report: Report) {
         let Some(view) = self.nodes.get_mut(node.index()) else { return };
         if report.life < view.life {
@@ -338,8 +343,8 @@ impl Controller {
         Ok(())
     }
 
-    /// The edge for viewers of a group (DNS and content steering). A group without a place in the
-    /// plan gets an edge that already has the object, or else its nearest (§4.4.2).
+    /// The edge for viewers of a group (DNS and content steering). A group without an assignment
+    /// gets an edge that already has the object, or else its nearest edge (§4.4.2).
     pub fn edge_for(&self, group: GroupId, object: Object) -> Option<NodeId> {
         let edges = self.groups.get(group.0 as usize)?;
         let is_open = |edge: &NodeId| self.is_up(*edge) && !self.draining.contains(edge);
@@ -349,7 +354,7 @@ impl Controller {
         planned.or_else(|| open().find(has_object)).or_else(|| open().next())
     }
 
-    /// Places of viewers, as published.
+    /// Assignments of viewers to edges, as published.
     pub const fn mapping(&self) -> &BTreeMap<(GroupId, Object), NodeId> {
         &self.mapping
     }
@@ -374,7 +379,7 @@ impl Controller {
         self.timers.round.min(self.timers.tick)
     }
 
-    /// Does the work that is due.
+    /// Performs all actions that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.timers.tick {
             self.watch_nodes(now);
@@ -388,8 +393,8 @@ impl Controller {
         }
     }
 
-    /// Notes silent nodes. A controller that was itself frozen gives all nodes one more silence, and
-    /// plans after the reports that wait in its sockets.
+    /// Marks nodes without recent reports as silent. If the controller itself was frozen, all nodes
+    /// get a further silence period, and planning waits for the reports in the sockets.
     fn watch_nodes(&mut self, now: Instant) {
         let most = self.settings.node_silence_max;
         if now > self.timers.tick + most {
@@ -405,9 +410,9 @@ impl Controller {
         }
     }
 
-    /// Puts a job out. A controller that hears less than half of the nodes is itself cut off: it
-    /// keeps its tables, and puts out none. Added nodes that have not started, drained nodes, and
-    /// nodes without links do not count. Returns whether there is a job.
+    /// Creates a job. If fewer than half of the nodes report, the controller itself is
+    /// disconnected: it keeps its tables and creates no job. Added nodes that have not started,
+    /// drained nodes, and nodes without links are not counted. Returns whether a job was created.
     fn plan(&mut self) -> bool {
         let nodes = (0..).map(NodeId).zip(&self.nodes);
         let counts = |node: NodeId| self.has_links(node) && !self.draining.contains(&node);
@@ -440,7 +445,8 @@ impl Controller {
         self.nodes[node.index()].heard_at.is_some()
     }
 
-    /// The state of a link: its receiver's report, which has the sender's capacity.
+    /// The state of a link, as its receiver reports it. The receiver has the capacity from the
+    /// sender.
     fn link_state(&self, link: LinkId) -> LinkState {
         let ends = self.network.link(link);
         let reported = self.nodes[ends.to.index()].links.get(&link).copied();
@@ -479,7 +485,7 @@ impl Controller {
         imports
     }
 
-    /// Viewers of each group, at most [`VIEWERS_MAX`]: an optimiser takes no more.
+    /// Number of viewers by group and object, capped at [`VIEWERS_MAX`], the optimiser's limit.
     fn demand(&self) -> BTreeMap<(GroupId, Object), u64> {
         let mut demand = BTreeMap::new();
         for (_, view) in self.views() {
@@ -493,7 +499,7 @@ impl Controller {
         demand
     }
 
-    /// Parents of all streams that nodes report, over working links.
+    /// Parents of all reported streams whose links work.
     fn running(&self) -> BTreeMap<(NodeId, Object), NodeId> {
         let streams = self.views().flat_map(|(node, view)| {
             let streams = view.streams.table().iter();
@@ -506,7 +512,7 @@ impl Controller {
         streams.filter(is_linked).collect()
     }
 
-    /// Places of viewers, as published, or else as edges report them.
+    /// Assignments of viewers: as published, or else the edges that report serving the group.
     fn places(&self) -> BTreeMap<(GroupId, Object), NodeId> {
         let watched = self.views().flat_map(|(node, view)| {
             let viewers = view.viewers.table().keys();
@@ -523,7 +529,7 @@ impl Controller {
         self.history.get(&self.version).expect("the last version is kept")
     }
 
-    /// Sends a node its state, and the last tables if it should have them and has not.
+    /// Sends a node its drain state, and the newest tables if they are due and not installed.
     fn send(&mut self, now: Instant, node: NodeId, resend: bool) {
         let is_due = self.staging.is_open_to(self.network.node(node).tier);
         let view = &self.nodes[node.index()];
@@ -537,7 +543,7 @@ impl Controller {
         self.messages.push_back((node, ToNode { lead: self.version.lead, is_draining, resend, update }));
     }
 
-    /// The update of a node from the version that it has to the last one.
+    /// The update from a node's installed version to the newest one.
     fn update(&self, node: NodeId) -> RibUpdate {
         let (new, base) = (&self.tables()[node.index()], self.nodes[node.index()].version);
         let old = self.history.get(&base).map(|tables| &tables[node.index()]);

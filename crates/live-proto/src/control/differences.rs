@@ -1,37 +1,37 @@
-//! Tables that a sender repeats as differences, and in full after a loss or on request.
+//! Tables that a sender transmits as differences, and completely after a loss or on request.
 //!
 //! Each message has a number. A receiver applies the difference that follows the last number, and
-//! asks for the whole table if a message is missing. Source: "every period" of §4.4.2; the thesis
-//! does not say what a message holds. Read [`DeltaSender`] and [`DeltaReceiver`] first.
+//! requests the whole table if a message is missing. Source: "every period" of §4.4.2; the thesis
+//! does not state the contents of a message. Read [`DeltaSender`] and [`DeltaReceiver`] first.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A change of a table, or the whole table.
+/// A message: a change of a table, or the whole table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta<K, V> {
-    /// Life of the sender: a later life has a higher one.
+    /// Life of the sender. A later life has a higher number.
     pub numbering: u64,
-    /// Number of the message within the life, from 1.
+    /// Number of the message within the life, starting at 1.
     pub number: u64,
-    /// Whether `set` is the whole table.
+    /// Whether `set` holds the whole table.
     pub is_full: bool,
     /// New and changed entries.
     pub set: Vec<(K, V)>,
-    /// Keys without an entry from now on.
+    /// Keys whose entries are removed.
     pub removed: Vec<K>,
 }
 
-/// Effect of a message on a table.
+/// Result of applying a message to a table.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ApplyResult {
-    /// The table is the sender's.
+    /// The table now equals the sender's.
     Yes,
     /// The message is older than the table and was ignored.
     Old,
-    /// Messages before this one are missing: the sender must send the whole table.
+    /// Earlier messages are missing. The sender must send the whole table.
     Gap,
-    /// More entries than the table's limit; the message was ignored.
+    /// The message exceeds the table's limit and was ignored.
     TooMany,
 }
 
@@ -44,12 +44,12 @@ pub struct DeltaSender<K, V> {
 }
 
 impl<K: Copy + Ord, V: Copy + PartialEq> DeltaSender<K, V> {
-    /// An empty table. `numbering` is higher than in all earlier lives of the sender.
+    /// Creates an empty table. `numbering` must exceed all earlier lives of the sender.
     pub const fn new(numbering: u64) -> Self {
         Self { numbering, number: 0, sent: BTreeMap::new() }
     }
 
-    /// The difference that leads to `present`. A changed value is left as sent unless
+    /// The message that changes the table into `present`. A changed value is sent only if
     /// `is_news(sent, present)`.
     pub fn advance(&mut self, present: BTreeMap<K, V>, is_news: impl Fn(&V, &V) -> bool) -> Delta<K, V> {
         let removed: Vec<K> = self.sent.keys().copied().filter(|key| !present.contains_key(key)).collect();
@@ -63,7 +63,8 @@ impl<K: Copy + Ord, V: Copy + PartialEq> DeltaSender<K, V> {
         Delta { numbering: self.numbering, number: self.number, is_full: self.number == 1, set, removed }
     }
 
-    /// The whole table as last sent, for a receiver that asks; `None` before the first message.
+    /// The whole table as last sent, for a receiver that requests it; `None` before the first
+    /// message.
     pub fn whole(&self) -> Option<Delta<K, V>> {
         let set = self.sent.iter().map(|(key, value)| (*key, *value)).collect();
         let (numbering, number) = (self.numbering, self.number);
@@ -81,7 +82,7 @@ pub struct DeltaReceiver<K, V> {
 }
 
 impl<K: Copy + Ord, V: Copy> DeltaReceiver<K, V> {
-    /// An empty table of at most `entries_max` entries.
+    /// Creates an empty table with room for `entries_max` entries.
     pub const fn new(entries_max: usize) -> Self {
         Self { numbering: 0, number: 0, entries_max, table: BTreeMap::new() }
     }
@@ -91,7 +92,7 @@ impl<K: Copy + Ord, V: Copy> DeltaReceiver<K, V> {
         &self.table
     }
 
-    /// Empties the table. The next message must be a whole table.
+    /// Empties the table. Only a whole table is accepted next.
     pub fn clear(&mut self) {
         (self.number, self.table) = (0, BTreeMap::new());
     }
@@ -140,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn receiver_has_the_table_after_any_losses(
+        fn receiver_recovers_the_table_after_any_losses(
             tables in tables(), losses in prop::collection::vec(any::<bool>(), 12),
         ) {
             let (mut sender, mut receiver) = (DeltaSender::new(1), DeltaReceiver::new(8));
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn table_takes_entries_up_to_its_limit() {
+    fn table_accepts_entries_up_to_its_limit() {
         let mut sender = DeltaSender::new(1);
         let mut receiver = DeltaReceiver::new(2);
         let table = |entries: u8| (0..entries).map(|key| (key, 0)).collect::<BTreeMap<_, _>>();

@@ -1,5 +1,5 @@
-//! Exercise of the control messages, for a fuzz target: a node among neighbours and a controller
-//! among nodes that send anything.
+//! Exercise of the control messages for a fuzz target: a node and a controller that receive
+//! arbitrary messages.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise`].
 
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 
 /// Most lines of an input that are read.
 const LINES_MAX: usize = 2_000;
-/// The node that gets the messages: a reflector. Sources are 0 and 1, edges are 4 and 5.
+/// The node that receives the messages, a reflector. Sources are 0 and 1, edges are 4 and 5.
 const NODE: NodeId = NodeId(2);
-/// Life of the node: attempts count from it.
+/// Life of the node. Its attempts are numbered from this value.
 const LIFE: u64 = 100;
 
 /// A line of an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum ScriptLine {
-    /// This number of milliseconds passes.
+    /// Advances time by this number of milliseconds.
     Wait(u16),
     FromParent(NodeId, ToChild),
     FromChild(NodeId, ToParent),
@@ -30,7 +30,7 @@ enum ScriptLine {
     ViewerLeft(GroupId, Object),
     Delivered(Object, NodeId),
     Stalled(Object),
-    /// To the controller.
+    /// A report to the controller.
     Report(NodeId, Report),
 }
 
@@ -89,16 +89,17 @@ impl Pair {
         while self.controller.poll_event().is_some() {}
         if let Some(job) = self.controller.poll_job() {
             let plan = job.running.clone();
-            // A running stream whose parent has none is no plan.
+            // The plan is refused if a running stream's parent does not receive the stream.
             let _ = self.controller.handle_plan(self.now, job.number, plan);
         }
     }
 }
 
-/// Takes the lines of an input, one message in JSON each. Returns whether all lines are messages and
-/// the node refuses no update.
+/// Processes the lines of an input, one JSON message per line. Returns whether all lines are
+/// messages and the node refuses no update.
 ///
-/// Panics: if a written message is read as another one, or a ledger exceeds its link's capacity.
+/// Panics: if a message does not survive a JSON round trip, or a ledger exceeds its link's
+/// capacity.
 pub fn exercise(bytes: &[u8]) -> bool {
     let mut pair = Pair::new();
     pair.drain();
@@ -126,7 +127,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn fuzz_corpus_results_match_the_file_names() {
         assert!(replay("live_control", super::exercise) >= 18);
     }
 }

@@ -1,9 +1,9 @@
-//! The streams that a node has admitted to one link, against the capacity that it believes.
+//! The streams that a node has admitted to one link, within the estimated capacity.
 //!
-//! Tables of neighbours are a period old, and two children can see the same spare capacity. So the
-//! sending end of each link decides by its ledger alone. Source: promise 3 of §4.4.2 needs an
-//! admission; the thesis does not describe one. Leaves out: the measurement (`capacity`). Read
-//! [`LinkLedger`] and [`Capacity`] first.
+//! Advertisements are up to one period old, and two children can see the same spare capacity. So
+//! the sending end of each link admits streams by its ledger alone. Source: promise 3 of §4.4.2
+//! requires an admission; the thesis does not describe one. Leaves out: the measurement
+//! (`capacity`). Read [`LinkLedger`] and [`Capacity`] first.
 
 use crate::Object;
 use anabranch_units::BitRate;
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 /// Most streams on one link.
 pub const STREAMS_MAX: usize = 65_536;
 
-/// Capacity of a link: declared by the operator, measured from transfers.
+/// Capacity of a link, as declared by the operator and as measured from transfers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Rate that the operator declares.
+    /// Capacity declared by the operator.
     pub declared: BitRate,
-    /// Estimate from transfers; `None` before the first that the link limited.
+    /// Estimate from transfers; `None` until the link has limited a transfer.
     pub measured: Option<BitRate>,
 }
 
@@ -28,20 +28,20 @@ impl Capacity {
         Self { declared, measured: None }
     }
 
-    /// The capacity under another declared value. A measurement that reached the earlier declared
-    /// value was limited by it, and is void.
+    /// The capacity with another declared value. A measurement that reached the earlier declared
+    /// value was limited by that value, and is discarded.
     #[must_use]
     pub fn redeclared(self, declared: BitRate) -> Self {
         Self { declared, measured: self.measured.filter(|measured| *measured < self.declared) }
     }
 
-    /// The capacity to rely on: the measured one, and never more than the declared one.
+    /// The capacity to use: the measured capacity, at most the declared capacity.
     pub fn believed(self) -> BitRate {
         self.measured.map_or(self.declared, |measured| measured.min(self.declared))
     }
 }
 
-/// Count and hash of a set of attempts, by which two ends of a link compare what they hold.
+/// Count and hash of a set of attempts. The two ends of a link compare digests.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
     /// Number of attempts.
@@ -50,7 +50,7 @@ pub struct Digest {
     pub hash: u64,
 }
 
-/// The streams of one link: each object with the attempt of the child by which it was asked for.
+/// The streams of one link: each object with the number of the child's request for it.
 #[derive(Clone, Debug, Default)]
 pub struct Attempts {
     attempts: BTreeMap<Object, u64>,
@@ -73,31 +73,31 @@ impl Attempts {
         self.attempts.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no attempts.
     pub fn is_empty(&self) -> bool {
         self.attempts.is_empty()
     }
 
-    /// Puts an attempt in place of an earlier one for the object.
+    /// Inserts the attempt for an object, and replaces an earlier attempt.
     pub fn insert(&mut self, object: Object, attempt: u64) {
         let earlier = self.attempts.insert(object, attempt);
         self.hash ^= earlier.map_or(0, |earlier| mixed(object, earlier)) ^ mixed(object, attempt);
     }
 
-    /// Removes the attempt for an object. Returns false if there was none.
+    /// Removes the attempt for an object. Returns false if there is none.
     pub fn remove(&mut self, object: Object) -> bool {
         let earlier = self.attempts.remove(&object);
         self.hash ^= earlier.map_or(0, |earlier| mixed(object, earlier));
         earlier.is_some()
     }
 
-    /// The digest of all attempts.
+    /// Digest of all attempts.
     pub fn digest(&self) -> Digest {
         Digest { count: self.attempts.len() as u64, hash: self.hash }
     }
 }
 
-/// The hash of one attempt: the finaliser of MurmurHash3 on each word.
+/// Hash of one attempt: the finaliser of MurmurHash3, applied to each word.
 fn mixed(object: Object, attempt: u64) -> u64 {
     let mix = |hash: u64, word: u64| anabranch_units::mix64(hash ^ word);
     [u64::from(object.channel.0), object.bitrate.as_bps(), attempt].into_iter().fold(1, mix)
@@ -108,7 +108,7 @@ fn mixed(object: Object, attempt: u64) -> u64 {
 pub struct LinkLedger {
     capacity: Capacity,
     attempts: Attempts,
-    /// Objects in the order of their admission, with the number of it.
+    /// Objects by their admission number, in the order of admission.
     order: BTreeMap<u64, Object>,
     numbers: BTreeMap<Object, u64>,
     admissions: u64,
@@ -116,7 +116,7 @@ pub struct LinkLedger {
 }
 
 impl LinkLedger {
-    /// An empty link.
+    /// Creates the ledger of a link without streams.
     pub fn new(capacity: Capacity) -> Self {
         Self {
             capacity,
@@ -143,13 +143,14 @@ impl LinkLedger {
         BitRate::bps(self.used_bps)
     }
 
-    /// Capacity without a stream.
+    /// Capacity that no stream uses.
     pub fn spare(&self) -> BitRate {
         BitRate::bps(self.capacity.believed().as_bps().saturating_sub(self.used_bps))
     }
 
-    /// Admits a stream if the spare capacity suffices and the link has fewer than [`STREAMS_MAX`].
-    /// An admitted object keeps its place and gets the new attempt. Returns whether it is admitted.
+    /// Admits a stream if the spare capacity suffices and the link has fewer than [`STREAMS_MAX`]
+    /// streams. An object admitted earlier keeps its position and gets the new attempt. Returns
+    /// whether the object is admitted.
     pub fn admit(&mut self, object: Object, attempt: u64) -> bool {
         if !self.numbers.contains_key(&object) {
             if object.bitrate > self.spare() || self.attempts.len() >= STREAMS_MAX {
@@ -164,7 +165,7 @@ impl LinkLedger {
         true
     }
 
-    /// Releases a stream. Returns false if there was none.
+    /// Releases a stream. Returns false if the object was not admitted.
     pub fn release(&mut self, object: Object) -> bool {
         let Some(number) = self.numbers.remove(&object) else { return false };
         self.order.remove(&number);
@@ -172,8 +173,8 @@ impl LinkLedger {
         self.attempts.remove(object)
     }
 
-    /// Takes a new capacity, and releases the streams that no longer fit: the last admitted first,
-    /// so that the longest running ones stay. Returns them with their attempts.
+    /// Sets a new capacity, and releases streams that do not fit, the last admitted first. Returns
+    /// the released streams with their attempts.
     pub fn set_capacity(&mut self, capacity: Capacity) -> Vec<(Object, u64)> {
         self.capacity = capacity;
         let mut evicted = Vec::new();
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn measurement_below_the_declared_survives_another_declared() {
+    fn lower_measurement_survives_a_new_declared_capacity() {
         let measured = |mbps| Capacity { measured: Some(BitRate::mbps(mbps)), ..self::mbps(8) };
         assert_eq!(measured(5).redeclared(BitRate::mbps(20)).believed(), BitRate::mbps(5));
         assert_eq!(measured(5).redeclared(BitRate::mbps(4)).believed(), BitRate::mbps(4));
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_capacity_never_exceeds_the_declared() {
+    fn measured_capacity_never_exceeds_the_declared_capacity() {
         let measured = |mbps| Capacity { measured: Some(BitRate::mbps(mbps)), ..self::mbps(8) };
         assert_eq!(measured(9).believed(), BitRate::mbps(8));
         assert_eq!(measured(3).believed(), BitRate::mbps(3));

@@ -1,35 +1,36 @@
-//! The local decision: the parent to which a node sends a request without a valid route.
+//! The local decision: the parent to which a node sends a request that has no valid route.
 //!
-//! Source: Algorithm 1 and Table 4.2 (§4.4.2). Differs: the printed algorithm takes parents at the
-//! least distance of all, and denies a request if none of these has capacity. The text asks for the
-//! closest parent that has enough capacity. [`Rule`] has both; the text's is the one that nodes use.
+//! Source: Algorithm 1 and Table 4.2 (§4.4.2). Differs: the printed algorithm considers only
+//! parents at the least distance, and denies a request if none of these parents has capacity. The
+//! thesis text asks for the closest parent that has enough capacity. [`Rule`] has both variants;
+//! nodes use the rule of the text.
 
 use crate::NodeId;
 use anabranch_units::{BitRate, RandomStream};
 
-/// A way to an object through one parent: a cell of Table 4.2.
+/// A route to an object through one parent: a cell of Table 4.2.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ParentRoute {
-    /// Parent on the way.
+    /// Parent on the route.
     pub parent: NodeId,
     /// Number of links to the nearest node that receives the object.
     pub distance: u32,
-    /// Spare capacity of the narrowest link on the way.
+    /// Spare capacity of the narrowest link on the route.
     pub capacity: BitRate,
 }
 
-/// Reading of Algorithm 1.
+/// Variant of Algorithm 1.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// The nearest of the parents with enough capacity, as the text has it.
+    /// The nearest parent among those with enough capacity, as in the text.
     #[default]
     NearestWithCapacity,
-    /// Of the nearest parents those with enough capacity, as it is printed.
+    /// A parent with enough capacity among the nearest parents only, as printed.
     Printed,
 }
 
-/// Chooses a parent for a stream of `bitrate`; of equal ones each is as likely. Returns `None` if no
-/// parent can take the stream: the request is denied.
+/// Chooses a parent for a stream of `bitrate`. Equally good parents are equally likely. Returns
+/// `None` if no parent has room for the stream: the request is denied.
 ///
 /// The capacity must exceed the bitrate, as in Algorithm 1. Cost: two passes over `ways`.
 pub fn choose(
@@ -61,7 +62,7 @@ mod tests {
         ParentRoute { parent, distance, capacity: BitRate::bps(kbps * 1_000) }
     }
 
-    /// All parents that the rule can choose.
+    /// All parents that the rule may choose.
     fn choices(rule: Rule, kbps: u64, ways: &[ParentRoute]) -> BTreeSet<NodeId> {
         let mut random = Seed::new(1).stream("control.local", 0);
         let mut once = || choose(rule, BitRate::bps(kbps * 1_000), ways.iter().copied(), &mut random);
@@ -69,11 +70,12 @@ mod tests {
     }
 
     #[test]
-    fn text_takes_z_where_the_print_denies() {
+    fn text_rule_chooses_z_where_printed_rule_denies() {
         let v0 = [via(X, 1, 5_000), via(Y, 1, 1_500), via(Z, 2, 4_500)];
         let v1 = [via(X, 2, 2_000), via(Y, 1, 1_500), via(Z, 2, 4_000)];
         let v2 = [via(X, 2, 5_000), via(Y, 1, 1_500), via(Z, 1, 3_000)];
-        // The object of Table 4.2, its bitrate, and the parents by the text and by the print.
+        // Row of Table 4.2 of an object, bitrate in kbit/s, and parents by the text's and the
+        // printed rule.
         type Case<'a> = (&'a [ParentRoute], u64, &'a [NodeId], &'a [NodeId]);
         let cases: [Case; 9] = [
             (&v0, 1_000, &[X, Y], &[X, Y]),
@@ -109,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn choice_is_nearest_with_capacity(
+        fn chosen_parent_is_nearest_with_capacity(
             cells in prop::collection::vec((1..4u32, 0..5u64), 0..8), kbps in 0..5u64,
         ) {
             let ways: Vec<_> =
@@ -123,7 +125,7 @@ mod tests {
                 let via = &ways[node.index()];
                 prop_assert!(wide(&via) && Some(via.distance) == nearest);
             }
-            // A request that the print serves, the text serves by the same parents.
+            // If the printed rule serves a request, the text's rule chooses among the same parents.
             prop_assert!(printed.is_empty() || printed == chosen);
         }
     }

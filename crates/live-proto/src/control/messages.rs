@@ -1,8 +1,9 @@
-//! Messages between nodes of neighbouring tiers, and between a node and the controller.
+//! Messages between nodes of adjacent tiers, and between a node and the controller.
 //!
-//! Every message can be lost, late or repeated. Requests and answers name the attempt that they
-//! belong to; heartbeats carry a digest of all attempts, by which the two ends of a link find out
-//! what was lost. Source: §4.4.2 and §4.4.3; the form of the messages is ours.
+//! Every message can be lost, delayed or repeated. Requests and answers carry the number of their
+//! attempt. Heartbeats carry a digest of all attempts, by which the two ends of a link detect
+//! losses.
+//! Source: §4.4.2 and §4.4.3. Differs: the thesis does not define the messages.
 
 use super::differences::Delta;
 use super::ledger::Digest;
@@ -12,34 +13,35 @@ use crate::{NodeId, Object};
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 
-/// A group of viewers at one place in one autonomous system.
+/// A group of viewers at one location in one autonomous system.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GroupId(pub u32);
 
-/// The decision from which a request results: it is passed on with the requests that follow.
+/// The local decision from which a request results. Further requests that result from the request
+/// carry the same cause.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cause {
-    /// Node that decided.
+    /// Node that made the decision.
     pub node: NodeId,
-    /// The node's attempt.
+    /// Number of the node's attempt.
     pub attempt: u64,
 }
 
-/// Reason for which a stream is refused, or ends.
+/// Reason why a stream is refused or ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The link to the requester has no capacity for it.
+    /// The link to the requester lacks capacity for the stream.
     NoCapacity,
-    /// The capacity of the link to the requester fell below its streams.
+    /// The capacity of the link to the requester fell below the sum of its streams.
     Evicted,
     /// No parent can deliver the object.
     NoParent,
-    /// The source does not import the object, or no longer.
+    /// The source does not import the object, or has ended the import.
     NotImported,
-    /// An operator empties the node.
+    /// The node is drained.
     Draining,
     /// The node has no record of the attempt.
     NotHeld,
@@ -63,86 +65,86 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// A message to a parent. `life` is the child's: a later life has a higher number.
+/// A message to a parent. Messages of a later life replace all state of earlier lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToParent {
-    /// Life of the child's process.
+    /// Life of the child's process. A later life has a higher number.
     pub life: u64,
-    /// Contents.
+    /// Body of the message.
     pub body: ChildMessage,
 }
 
-/// Contents of a message to a parent.
+/// Body of a message to a parent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildMessage {
-    /// The child asks for a stream.
+    /// Requests a stream.
     Subscribe {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// Number of the attempt, higher than in all earlier requests of the child.
+        /// Number of the attempt, higher than of all earlier requests of the child.
         attempt: u64,
         /// Version that routed the request; `None` after a local decision.
         version: Option<Version>,
-        /// Decision from which the request results.
+        /// Local decision from which the request results.
         cause: Cause,
     },
-    /// The child gives up this attempt and all earlier ones for the object.
+    /// Withdraws this attempt and all earlier attempts for the object.
     Unsubscribe {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u64,
     },
-    /// The child is up.
+    /// Periodic sign that the child is up, with the digest of its attempts.
     Heartbeat(Digest),
-    /// All attempts of the child at this parent, as the parent has asked for.
+    /// All attempts of the child at this parent, in reply to `Compare`.
     Held {
         /// The child's last attempt at any parent.
         last_attempt: u64,
-        /// The attempts that count.
+        /// The attempts still in force.
         held: Vec<(Object, u64)>,
     },
-    /// The child has missed an advertisement.
+    /// Requests the whole advertisement, as a message is missing.
     Resend,
-    /// Capacity of the link as the child has measured it.
+    /// Capacity of the link, as measured by the child.
     Measured(BitRate),
 }
 
-/// A message to a child. `life` is the parent's: a later life has a higher number.
+/// A message to a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToChild {
-    /// Life of the parent's process.
+    /// Life of the parent's process. A later life has a higher number.
     pub life: u64,
-    /// Contents.
+    /// Body of the message.
     pub body: ParentMessage,
 }
 
-/// Contents of a message to a child.
+/// Body of a message to a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParentMessage {
-    /// The stream can be fetched.
+    /// Grants a request: the stream can be fetched.
     Granted {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u64,
     },
-    /// The stream cannot be fetched, or no longer.
+    /// Refuses a request, or ends a granted stream.
     Refused {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// The attempt.
+        /// Number of the attempt.
         attempt: u64,
-        /// The reason.
+        /// Reason of the refusal.
         why: Refusal,
     },
-    /// The parent is up.
+    /// Periodic sign that the parent is up, with the state of the link.
     Heartbeat(Offer),
-    /// Distances and capacities, as differences (Table 4.2).
+    /// Changes of the advertised distances and capacities (Table 4.2).
     Advertisement(Delta<Object, Reach>),
-    /// The parent asks for all attempts of the child: the digests differ.
+    /// Requests the list of the child's attempts, as the digests differ.
     Compare,
 }
 
@@ -151,15 +153,15 @@ pub enum ParentMessage {
 pub struct Report {
     /// Life of the node's process.
     pub life: u64,
-    /// Version of its central entries.
+    /// Version of the installed central entries.
     pub version: Version,
-    /// Whether it takes no new stream.
+    /// Whether the node accepts no new stream.
     pub is_draining: bool,
-    /// Links to and from the node, as it sees them.
+    /// States of the links to and from the node, as the node estimates them.
     pub links: Vec<(LinkId, LinkState)>,
-    /// Streams with the parent that delivers each; `None` for an imported stream.
+    /// Streams with the parent that delivers each; `None` as parent of an imported stream.
     pub streams: Delta<Object, Option<NodeId>>,
-    /// Viewers of each group, the refused ones of the last seconds included.
+    /// Number of viewers by group and object, including viewers refused in the last seconds.
     pub viewers: Delta<(GroupId, Object), u64>,
 }
 
@@ -168,10 +170,10 @@ pub struct Report {
 pub struct ToNode {
     /// Number of the controller's lead.
     pub lead: u64,
-    /// Whether the node must take no new stream.
+    /// Whether the node is drained and must accept no new stream.
     pub is_draining: bool,
-    /// Whether the controller has missed a report.
+    /// Whether the controller has missed a report and needs all entries.
     pub resend: bool,
-    /// New central entries.
+    /// Update of the central entries.
     pub update: Option<RibUpdate>,
 }

@@ -1,12 +1,13 @@
-//! Distances and capacities (Table 4.2): a node hears them from its parents and sends its own to its
-//! children.
+//! Distances and capacities (Table 4.2), which a node receives from its parents and advertises to
+//! its children.
 //!
-//! Source: §4.4.2. A node advertises the objects that it receives at distance 0. It passes on the
-//! distance to the nearest receiving node of all others, if that way has enough capacity for the
-//! object's bitrate. Differs: a changed capacity is sent only from [`CAPACITY_STEP_PERCENT`] on. An
-//! entry still states that the capacity exceeds the bitrate, and Algorithm 1 asks no more.
+//! Source: §4.4.2. A node advertises the objects that it receives at distance 0. For other objects
+//! it advertises the distance to the nearest receiving node, if the path from there has enough
+//! capacity for the object's bitrate. Differs: a changed capacity is sent only if it changes by
+//! [`CAPACITY_STEP_PERCENT`]. An entry still implies that the capacity exceeds the bitrate, and
+//! Algorithm 1 needs no more.
 //!
-//! Leaves out: messages' way. Read [`Neighbours`] and [`Reach`] first.
+//! Leaves out: transport of the messages. Read [`Neighbours`] and [`Reach`] first.
 
 use super::differences::{ApplyResult, Delta, DeltaReceiver, DeltaSender};
 use super::local::ParentRoute;
@@ -16,28 +17,28 @@ use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most objects in the table of one parent, and most that a node advertises.
+/// Most objects in a parent's table, and most that a node advertises.
 pub const OBJECTS_MAX: usize = 65_536;
 /// Most parents of a node.
 pub const PARENTS_MAX: usize = 64;
-/// Change of an advertised capacity that is sent, in percent of the sent one: the change that also
-/// makes evidence stale.
+/// Smallest change of an advertised capacity that is sent, in percent of the last sent value. The
+/// same change makes evidence stale.
 pub const CAPACITY_STEP_PERCENT: u32 = 20;
 
-/// The nearest node that receives an object, as a node advertises it to its children.
+/// Distance and capacity to the nearest node that receives an object, as advertised to children.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Number of links to it, d(v, b): 0 if the advertising node receives the object.
+    /// Number of links to that node, d(v, b): 0 if the advertising node receives the object.
     pub distance: u32,
-    /// Spare capacity of the narrowest link to it, c(v, b); `None` at distance 0.
+    /// Spare capacity of the narrowest link on the path, c(v, b); `None` at distance 0.
     pub capacity: Option<BitRate>,
 }
 
 impl Reach {
-    /// The advertising node receives the object.
+    /// The reach of an object that the advertising node itself receives.
     pub const HERE: Self = Self { distance: 0, capacity: None };
 
-    /// Takes the place of a farther way, or of an equally near one with less capacity.
+    /// Replaces this reach by `other` if that is nearer, or equally near with more capacity.
     fn approach(&mut self, other: Self) {
         let key = |reach: &Self| (reach.distance, std::cmp::Reverse(reach.capacity));
         if key(&other) < key(self) {
@@ -51,17 +52,17 @@ impl Reach {
     }
 }
 
-/// The link from a parent, as the parent sees it.
+/// State of the link from a parent, as the parent reports it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Capacity that the parent believes.
+    /// Capacity of the link, as estimated by the parent.
     pub capacity: BitRate,
-    /// Capacity without a stream.
+    /// Capacity that no stream uses.
     pub spare: BitRate,
-    /// Whether the parent takes no new stream because an operator empties it.
+    /// Whether the parent is drained and accepts no new stream.
     pub is_draining: bool,
-    /// Whether a link to the parent has limited its transfers within the last second: what its
-    /// children receive from it shows that link's rate.
+    /// Whether a link to the parent has limited its transfers within the last second. The rate that
+    /// its children receive is then the rate of that link.
     #[serde(default)]
     pub is_limited: bool,
 }
@@ -89,22 +90,22 @@ impl Parent {
     }
 }
 
-/// Table 4.2 of one node: what its parents advertise.
+/// Table 4.2 of one node: the advertisements of its parents.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
     parents: BTreeMap<NodeId, Parent>,
 }
 
 impl Neighbours {
-    /// The parents of a node, with the links from them, at most [`PARENTS_MAX`]: those beyond are
-    /// left out.
+    /// Creates the table for the parents of a node, with the links from them. Parents beyond
+    /// [`PARENTS_MAX`] are left out.
     pub fn new(parents: impl IntoIterator<Item = (NodeId, LinkId)>) -> Self {
         let parents = parents.into_iter().take(PARENTS_MAX).map(|(node, link)| (node, Parent::new(link)));
         Self { parents: parents.collect() }
     }
 
-    /// Adds a parent that has been silent so far. Returns false, and adds none, beyond
-    /// [`PARENTS_MAX`] or if it is there.
+    /// Adds a parent. Returns false and adds nothing if [`PARENTS_MAX`] is reached or the parent
+    /// exists.
     pub fn add(&mut self, node: NodeId, link: LinkId) -> bool {
         let is_added = self.parents.len() < PARENTS_MAX && !self.has(node);
         if is_added {
@@ -135,7 +136,7 @@ impl Neighbours {
         self.parents.get_mut(&parent).map_or(ApplyResult::Old, |parent| parent.table.handle(delta))
     }
 
-    /// The parent or the link from it has failed: its table is void.
+    /// Handles the failure of a parent or its link: discards the parent's offer and table.
     pub fn handle_failure(&mut self, parent: NodeId) {
         if let Some(parent) = self.parents.get_mut(&parent) {
             parent.offer = None;
@@ -143,14 +144,14 @@ impl Neighbours {
         }
     }
 
-    /// Counts a stream that this node has asked of a parent, until the parent's next offer.
+    /// Subtracts a requested stream from a parent's offer, until the parent's next offer.
     pub fn spend(&mut self, parent: NodeId, bitrate: BitRate) {
         if let Some(offer) = self.parents.get_mut(&parent).and_then(|parent| parent.offer.as_mut()) {
             offer.spare = BitRate::bps(offer.spare.as_bps().saturating_sub(bitrate.as_bps()));
         }
     }
 
-    /// The last offer of a parent; `None` if it has failed or was never heard.
+    /// The last offer of a parent; `None` if the parent has failed or not yet sent one.
     pub fn offer(&self, parent: NodeId) -> Option<Offer> {
         self.parents.get(&parent)?.offer
     }
@@ -166,7 +167,7 @@ impl Neighbours {
         offer.map_or(LinkState::Failed, |offer| LinkState::Up(offer.capacity))
     }
 
-    /// The ways to an object, one for each parent that advertises it: a row of Table 4.2.
+    /// The routes to an object, one through each parent that advertises it: a row of Table 4.2.
     pub fn ways(&self, object: Object) -> impl Iterator<Item = ParentRoute> + Clone {
         self.parents.iter().filter_map(move |(node, parent)| {
             let offer = parent.offer.filter(|offer| !offer.is_draining)?;
@@ -174,11 +175,12 @@ impl Neighbours {
         })
     }
 
-    /// The advertisement to the children: the objects that this node receives, and for all others
-    /// the nearest way with enough capacity. At most [`OBJECTS_MAX`] objects.
+    /// The advertisement to the children: the objects that this node receives, and for other
+    /// objects the nearest route with enough capacity. At most [`OBJECTS_MAX`] objects.
     ///
-    /// Received objects come first. Each parent has an equal share of the room that is left, and
-    /// further entries fill the rest. No parent displaces a received object or another's share.
+    /// Received objects are listed first. Each parent gets an equal share of the remaining entries,
+    /// and entries left over are filled in turn. No parent displaces a received object or the share
+    /// of another parent.
     pub fn advertisement(&self, received: impl IntoIterator<Item = Object>) -> BTreeMap<Object, Reach> {
         let received = received.into_iter().take(OBJECTS_MAX);
         let mut reaches: BTreeMap<Object, Reach> = received.map(|object| (object, Reach::HERE)).collect();
@@ -217,24 +219,25 @@ fn via(parent: NodeId, offer: Offer, reach: Reach) -> ParentRoute {
     ParentRoute { parent, distance: reach.distance.saturating_add(1), capacity }
 }
 
-/// A node's advertisement to its children, as a sequence of messages. All children get the same.
+/// A node's advertisement as a sequence of messages, which are the same for all children.
 #[derive(Clone, Debug)]
 pub struct Advertiser {
     sender: DeltaSender<Object, Reach>,
 }
 
 impl Advertiser {
-    /// Nothing has been sent. `life` is higher than in all earlier lives of the node.
+    /// Creates the state before the first message. `life` must exceed all earlier lives of the
+    /// node.
     pub const fn new(life: u64) -> Self {
         Self { sender: DeltaSender::new(life) }
     }
 
-    /// The message that leads to this advertisement.
+    /// The next message to a child: the changes since the last sent advertisement.
     pub fn advance(&mut self, reaches: BTreeMap<Object, Reach>) -> Delta<Object, Reach> {
         self.sender.advance(reaches, Reach::is_news)
     }
 
-    /// The whole table, for a child that asks; `None` before the first message.
+    /// The whole advertisement, for a child that requests it; `None` before the first message.
     pub fn whole(&self) -> Option<Delta<Object, Reach>> {
         self.sender.whole()
     }
@@ -261,7 +264,7 @@ mod tests {
         Reach { distance, capacity: Some(BitRate::bps(kbps * 1_000)) }
     }
 
-    /// A node with two parents that offer `x` and `y` kbit/s and advertise `reaches`.
+    /// A node with two parents, which offer `x` and `y` kbit/s and advertise `reaches`.
     fn node(x: u64, y: u64, reaches: [&[(Object, Reach)]; 2]) -> Neighbours {
         let mut node = Neighbours::new([(X, LinkId(0)), (Y, LinkId(1))]);
         for ((parent, kbps), reaches) in [(X, x), (Y, y)].into_iter().zip(reaches) {
@@ -282,11 +285,11 @@ mod tests {
     }
 
     #[test]
-    fn nearest_way_with_capacity_is_passed_on() {
+    fn nearest_path_with_capacity_is_advertised() {
         let (v0, v1) = (object(0, 2_000), object(1, 2_000));
         let x = [(v0, Reach::HERE), (v1, passed(1, 9_000))];
         let node = node(1_500, 4_000, [&x, &[(v0, passed(1, 3_000)), (v1, passed(2, 1_000))]]);
-        // X receives v0, but the link from X is too narrow; no way to v1 is wide enough.
+        // X receives v0, but the link from X is too narrow. No route to v1 has enough capacity.
         assert_eq!(node.advertisement([]), [(v0, passed(2, 3_000))].into());
     }
 
@@ -301,7 +304,7 @@ mod tests {
 
     #[test]
     fn hostile_parent_displaces_no_other_object() {
-        // X fills its table with objects that sort before all others.
+        // X fills its table with objects that sort before all objects of Y.
         let flood: Vec<_> =
             (0..OBJECTS_MAX as u32).map(|channel| (object(channel, 1), Reach::HERE)).collect();
         let last = OBJECTS_MAX as u32;
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_and_draining_parents_are_no_way() {
+    fn failed_and_draining_parents_offer_no_route() {
         let v0 = object(0, 800);
         let mut node = node(9_000, 9_000, [&[(v0, Reach::HERE)], &[(v0, Reach::HERE)]]);
         assert_eq!(node.ways(v0).count(), 2);

@@ -1,13 +1,13 @@
 //! The control of one node: its tables, its neighbours, its streams and its reports.
 //!
-//! Source: §4.4. A viewer or a child asks for a stream; the node follows the controller's route if
-//! the route's evidence holds, and decides by Algorithm 1 if not. The parent that it asks admits or
-//! refuses. All requests for one object share one stream from one parent, so the streams of an
-//! object form a tree. A stream moves to another parent by make before break: the old parent serves
-//! until the new one delivers.
+//! Source: §4.4. A viewer or a child asks for a stream. The node follows the controller's route if
+//! the route's evidence holds, and otherwise decides by Algorithm 1. The chosen parent admits or
+//! refuses the request. All requests for one object share one stream from one parent, so the
+//! streams of an object form a tree. A stream moves to another parent by make before break: the old
+//! parent serves until the new parent delivers.
 //!
 //! The driver passes in messages, the requests of viewers and the progress of transfers. After any
-//! `handle_*` it takes [`Node::poll_transmit`] and [`Node::poll_event`] until `None`, then reads
+//! `handle_*` it drains [`Node::poll_transmit`] and [`Node::poll_event`] until `None`, then reads
 //! [`Node::poll_timeout`]. The limits of the tables bound the output of one call. Leaves out: bytes
 //! of video. Read [`Node`] and [`Event`] first.
 
@@ -29,67 +29,66 @@ use controller_session::ControllerSession;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use streams::Stream;
 
-/// Most streams of a node, imported ones included.
+/// Most streams of a node, including imported streams.
 pub const NODE_STREAMS_MAX: usize = 65_536;
-/// Most viewers of a node that wait for their streams to begin.
+/// Most viewers of a node whose streams have not begun.
 pub const WAITING_MAX: usize = 65_536;
-/// Most pairs of a stream and a group that watches it at one node, and most viewer entries of a
-/// report.
+/// Most (stream, group) pairs with viewers at one node, and most viewer entries of a report.
 pub const GROUPS_MAX: usize = 65_536;
 
-/// A viewer's request, by a number of the driver's.
+/// Number of a viewer's request, chosen by the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// The decisions that a node follows.
+/// Which decisions a node follows: the controller's, its own, or both.
 ///
-/// Source: the designs of §4.7.2. `Distributed` and `Centralized` are there for comparisons.
+/// Source: the designs of §4.7.2. `Distributed` and `Centralized` exist for comparison.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum ControlMode {
     /// The controller's routes while their evidence holds, and Algorithm 1 otherwise.
     #[default]
     Hybrid,
-    /// Algorithm 1 only: the controller's tables are ignored.
+    /// Algorithm 1 only. The controller's tables are ignored.
     Distributed,
-    /// The controller's routes only. A request without a route waits for tables that have one. No
-    /// evidence makes a route stale, and no silence of the controller.
+    /// The controller's routes only. A request without a route waits for tables that have one.
+    /// Neither changed evidence nor a silent controller makes a route stale.
     Centralized,
 }
 
 /// Timing and rules of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Time between two heartbeats to a neighbour.
+    /// Interval between two heartbeats to a neighbour.
     pub heartbeat: Duration,
     /// Silence after which a parent counts as failed.
     pub parent_silence_max: Duration,
     /// Silence after which a child's streams are released.
     pub child_silence_max: Duration,
-    /// Time between two advertisements, and between two looks at the plan for all streams.
+    /// Interval between two advertisements, and between two checks of all streams against the plan.
     pub advertise_every: Duration,
-    /// Time between two reports to the controller.
+    /// Interval between two reports to the controller.
     pub report_every: Duration,
-    /// Silence after which the controller counts as failed and its entries as stale.
+    /// Silence after which the controller counts as failed and its routes as stale.
     pub controller_silence_max: Duration,
     /// Time after which an unanswered request is repeated.
     pub ask_timeout: Duration,
-    /// Number of times that a request is sent before its parent is given up.
+    /// Number of times that a request is sent before the node gives up this parent.
     pub asks_max: u32,
-    /// Time that a parent has from its grant to the first byte.
+    /// Longest time from a parent's grant to the first byte of video.
     pub deliver_timeout: Duration,
     /// Time for which a refused viewer counts as demand in reports.
     pub demand_memory: Duration,
     /// Change of a link's capacity that makes evidence stale, in percent (§4.4.2).
     pub stale_percent: u32,
-    /// Reading of Algorithm 1.
+    /// Variant of Algorithm 1.
     pub rule: Rule,
     /// Decisions that the node follows.
     pub mode: ControlMode,
 }
 
 impl Default for Settings {
-    /// Advertisements every second and 20 % are the thesis's (§4.4.2). It gives no timeout: these
-    /// let a node leave a silent parent within 0.8 s.
+    /// Source: §4.4.2 for advertisements every second and for 20 %. The thesis gives no timeouts;
+    /// with these a node leaves a silent parent within 0.8 s.
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_ms(200),
@@ -109,7 +108,7 @@ impl Default for Settings {
     }
 }
 
-/// A message that leaves the node.
+/// A message for the driver to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transmit {
     /// To a parent.
@@ -120,54 +119,54 @@ pub enum Transmit {
     Controller(Report),
 }
 
-/// A change that the driver acts on or records.
+/// An event that the driver acts on or logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The viewer is served from now on.
+    /// The viewer is admitted, and its stream is available.
     ViewerAdmitted(RequestId),
-    /// The viewer must ask another edge, then for a lower bitrate.
+    /// The viewer is refused. It should ask another edge, then ask for a lower bitrate.
     ViewerRefused(RequestId, Refusal),
-    /// A stream has ended: all its viewers must ask elsewhere.
+    /// A stream has ended, and all its viewers must ask another edge.
     ViewersLost(Object, Refusal),
     /// The object can be fetched from this parent.
     Fetch {
-        /// The stream.
+        /// Object of the stream.
         object: Object,
-        /// The parent that has granted it.
+        /// The parent that has granted the object.
         parent: NodeId,
-        /// Decision from which the request resulted.
+        /// Local decision from which the request results.
         cause: Cause,
         /// Version that routed the request; `None` after a local decision.
         version: Option<Version>,
     },
-    /// The object must no longer be fetched from this parent.
+    /// The driver must stop fetching the object from this parent.
     Stop(Object, NodeId),
     /// A parent, or the link from it, has failed.
     ParentFailed(NodeId),
-    /// Central entries of this version are installed.
+    /// Routes of this version are installed.
     Installed(Version),
-    /// An update was refused.
+    /// An update of the tables was refused.
     UpdateRefused(UpdateError),
 }
 
 /// A node's record of the process of a parent.
 #[derive(Clone, Debug)]
 struct ParentSession {
-    /// Capacity of the link that the operator declares: no offer counts above it.
+    /// Declared capacity of the link, an upper limit of all offers.
     declared: BitRate,
-    /// Capacity that this node has measured; `None` before the link first limited transfers.
+    /// Capacity measured by this node; `None` until the link has limited a transfer.
     measured: Option<BitRate>,
-    /// Whether the link limits transfers now, by this node's measurement.
+    /// Whether the link currently limits transfers, as measured by this node.
     is_limiting: bool,
     life: u64,
-    /// Last message; `None` before the first and after a failure.
+    /// Time of the last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
-    /// Requests that are asked or granted.
+    /// Attempts that are unanswered or granted.
     held: Attempts,
-    /// When this node last sent all its attempts.
+    /// When this node last sent the list of all its attempts.
     compared_at: Option<Instant>,
-    /// When this node last asked for a whole advertisement.
+    /// When this node last requested a whole advertisement.
     resend_at: Option<Instant>,
 }
 
@@ -185,12 +184,12 @@ impl ParentSession {
 struct ChildSession {
     link: LinkId,
     life: u64,
-    /// Last message; `None` before the first and after a failure.
+    /// Time of the last message; `None` before the first and after a failure.
     heard_at: Option<Instant>,
     ledger: LinkLedger,
-    /// Whether the ledger has a measurement of the child.
+    /// Whether the child has measured the ledger's capacity.
     is_measured: bool,
-    /// Heartbeats in a row whose digest differs from the ledger's.
+    /// Number of consecutive heartbeats whose digest differs from the ledger's.
     mismatches: u32,
     /// When the whole advertisement was last sent.
     resent_at: Option<Instant>,
@@ -202,7 +201,7 @@ impl ChildSession {
     }
 }
 
-/// Whether something that is done at most once in `every` may be done now, and notes that it is.
+/// Rate limit: whether `every` has passed since `last`. If so, sets `last` to `now`.
 fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
     let is_due = last.is_none_or(|last| now >= last + every);
     if is_due {
@@ -211,20 +210,20 @@ fn is_due(last: &mut Option<Instant>, now: Instant, every: Duration) -> bool {
     is_due
 }
 
-/// Deadlines of all regular work, and of streams.
+/// Deadlines of periodic work and of streams.
 #[derive(Clone, Debug)]
 struct Timers {
-    /// When to send heartbeats and look for silent neighbours.
+    /// When to send heartbeats and check for silent neighbours.
     heartbeat: Instant,
-    /// When to advertise, and to look whether streams follow the plan.
+    /// When to advertise, and to check streams against the plan.
     advertise: Instant,
     /// When to report to the controller.
     report: Instant,
-    /// When to give up a request, or to repeat it.
+    /// When to repeat or give up the request of each stream.
     streams: BTreeSet<(Instant, Object)>,
 }
 
-/// The machine. See the module.
+/// State machine of a node. See the module.
 #[derive(Clone, Debug)]
 pub struct Node {
     id: NodeId,
@@ -236,7 +235,7 @@ pub struct Node {
     advertiser: Advertiser,
     parents: BTreeMap<NodeId, ParentSession>,
     children: BTreeMap<NodeId, ChildSession>,
-    /// Streams with their viewers and children. At a source, imported ones without a parent.
+    /// Streams with their viewers and children. Streams that a source imports have no parent.
     streams: BTreeMap<Object, Stream>,
     audience: Audience,
     timers: Timers,
@@ -246,16 +245,16 @@ pub struct Node {
     output: Output,
 }
 
-/// Number of viewers of all streams.
+/// Viewer counts over all streams.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 struct Audience {
-    /// Viewers that wait, at most [`WAITING_MAX`].
+    /// Number of viewers whose stream has not begun, at most [`WAITING_MAX`].
     waiting: usize,
-    /// Pairs of a stream and a group that watches it, at most [`GROUPS_MAX`].
+    /// Number of (stream, group) pairs with viewers, at most [`GROUPS_MAX`].
     groups: usize,
 }
 
-/// Messages and events that wait for the driver.
+/// Messages and events not yet polled by the driver.
 #[derive(Clone, Debug, Default)]
 struct Output {
     messages: VecDeque<Transmit>,
@@ -263,8 +262,8 @@ struct Output {
 }
 
 impl Node {
-    /// The control of node `id`. `life` is higher than in all earlier lives of the node, by more
-    /// than the requests of a life: microseconds since the Unix epoch serve.
+    /// Creates the machine of node `id`. `life` must exceed the node's earlier lives by more than
+    /// the number of requests in a life; microseconds since the Unix epoch do.
     pub fn new(
         now: Instant,
         network: &Network,
@@ -310,12 +309,13 @@ impl Node {
         &self.rib
     }
 
-    /// The forwarding table in force: central entries that hold, and local decisions.
+    /// The current forwarding table: routes of the controller that are not stale, and local
+    /// decisions.
     pub fn fib(&self, now: Instant) -> super::tables::Fib {
         self.rib.fib(|entry| self.is_stale(now, entry))
     }
 
-    /// The parent that delivers an object.
+    /// The parent that currently delivers an object.
     pub fn upstream(&self, object: Object) -> Option<NodeId> {
         self.streams.get(&object)?.current.as_ref().map(|upstream| upstream.parent)
     }
@@ -325,12 +325,12 @@ impl Node {
         self.streams.get(&object).is_some_and(|stream| stream.is_imported || stream.current.is_some())
     }
 
-    /// Ways to an object by the parents' advertisements.
+    /// Routes to an object that the parents advertise.
     pub fn ways(&self, object: Object) -> impl Iterator<Item = ParentRoute> {
         self.neighbours.ways(object)
     }
 
-    /// Whether a child may fetch an object.
+    /// Whether a child's request for an object has been granted.
     pub fn is_granted(&self, child: NodeId, object: Object) -> bool {
         let stream = self.streams.get(&object);
         stream.is_some_and(|stream| stream.is_served() && stream.children.get(&child) == Some(&true))
@@ -341,12 +341,12 @@ impl Node {
         self.children.get(&child).map(|session| &session.ledger)
     }
 
-    /// Objects with a stream, imported ones included.
+    /// Objects with a stream, including imported objects.
     pub fn objects(&self) -> impl Iterator<Item = Object> {
         self.streams.keys().copied()
     }
 
-    /// Whether the node takes no new stream.
+    /// Whether the node is drained and accepts no new stream.
     pub const fn is_draining(&self) -> bool {
         self.controller.is_draining
     }
@@ -367,7 +367,7 @@ impl Node {
         self.timers.streams.first().map_or(regular, |(at, _)| regular.min(*at))
     }
 
-    /// Does the work that is due.
+    /// Performs all actions that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.timers.heartbeat {
             self.watch_neighbours(now);
@@ -392,8 +392,8 @@ impl Node {
         }
     }
 
-    /// Fails parents and releases children that are silent. A node that was itself frozen gives
-    /// its neighbours one more silence: their messages may still wait in its sockets.
+    /// Fails silent parents and releases silent children. If the node itself was frozen, all
+    /// neighbours get a further silence period: their messages may still wait in the sockets.
     fn watch_neighbours(&mut self, now: Instant) {
         let was_frozen = now > self.timers.heartbeat + self.settings.parent_silence_max;
         let parents = self.parents.values_mut().map(|session| &mut session.heard_at);
@@ -415,8 +415,8 @@ impl Node {
         children.into_iter().for_each(|child| self.release_child(child));
     }
 
-    /// Whether an entry's evidence no longer holds (§4.4.2): a link has changed, the next hop or
-    /// the controller has failed.
+    /// Whether an entry is stale (§4.4.2): a link has changed, or the next hop or the controller
+    /// has failed.
     fn is_stale(&self, now: Instant, entry: &RibEntry) -> bool {
         let is_silent = self.controller.is_silent(now, self.settings.controller_silence_max);
         (is_silent && !self.is_centralized())
@@ -445,7 +445,7 @@ impl Node {
         inwards.chain(outwards).collect()
     }
 
-    /// Least time between two whole advertisements on one link: half a period.
+    /// Shortest interval between two whole advertisements on one link: half a period.
     const fn whole_table_every(&self) -> Duration {
         Duration::from_ps(self.settings.advertise_every.as_ps() / 2)
     }

@@ -1,7 +1,7 @@
-//! Tables of a node: the routing information base (RIB), the forwarding table (FIB) that results
-//! from it, and the forwarding tables of earlier versions.
+//! Tables of a node: the routing information base (RIB), the forwarding table (FIB) computed from
+//! the RIB, and the forwarding tables of earlier versions.
 //!
-//! Source: §4.4.1 and Table 4.1; shadow FIBs §4.4.3. A request that was routed by one version is
+//! Source: §4.4.1 and Table 4.1; shadow FIBs §4.4.3. A request that one version has routed is
 //! forwarded by the same version at the next node. Leaves out: the local decision itself.
 //! Read [`Rib`] and [`Prefix`] first.
 
@@ -12,15 +12,16 @@ use std::collections::BTreeMap;
 
 /// Most entries of one origin in a [`Rib`], and most entries of a [`Fib`].
 pub const ENTRIES_MAX: usize = 65_536;
-/// Most versions in [`ShadowFibs`], the present one included: eight staged versions of one round.
+/// Most versions in [`ShadowFibs`], including the current version. A round has at most eight
+/// stages.
 pub const SHADOW_FIBS_MAX: usize = 8;
 /// Most links, and most objects, in the evidence of one entry.
 pub const EVIDENCE_MAX: usize = 64;
 
 /// Version of a controller's decision.
 ///
-/// A controller that takes the lead has a higher `lead` than all before it, so versions of two
-/// controllers never coincide.
+/// A controller that takes the lead has a higher `lead` than all earlier controllers, so versions
+/// of two controllers never coincide.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Version {
     /// Number of the controller's lead.
@@ -35,7 +36,7 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// Control loop that made a decision.
+/// The control loop that made a decision: the controller's or the node's.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -45,8 +46,8 @@ pub enum Origin {
     Distributed,
 }
 
-/// Requests that an entry matches: channel / bitrate / *, with wildcards at the end (Table 4.1). All
-/// chunks of an object have one route.
+/// Requests that an entry matches: channel / bitrate / *, with wildcards at the end (Table 4.1).
+/// All chunks of an object share one route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prefix {
@@ -59,7 +60,7 @@ pub enum Prefix {
 }
 
 impl Prefix {
-    /// This prefix and all that cover it, the longest first.
+    /// This prefix and all prefixes that cover it, the longest first.
     fn wider(self) -> impl Iterator<Item = Self> {
         let (channel, object) = match self {
             Self::Any => (None, None),
@@ -69,7 +70,7 @@ impl Prefix {
         object.map(Self::Object).into_iter().chain(channel.map(Self::Channel)).chain([Self::Any])
     }
 
-    /// The prefixes that this one covers, without itself, as ranges.
+    /// Ranges of the prefixes that this prefix covers, excluding itself.
     fn narrower(self) -> Vec<std::ops::RangeInclusive<Self>> {
         let object = |channel, bps| Object { channel: ChannelId(channel), bitrate: BitRate::bps(bps) };
         let under =
@@ -95,7 +96,7 @@ impl std::fmt::Display for Prefix {
     }
 }
 
-/// A link as a node sees it.
+/// State of a link, as one of its ends reports it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkState {
@@ -148,7 +149,7 @@ pub struct Viewership {
     pub viewers: u64,
 }
 
-/// State from which a decision was computed: links and viewers, as the node reported them.
+/// State from which a decision was computed: links and viewers, as nodes had reported them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// State of each link that the decision depends on.
@@ -158,42 +159,42 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Whether a link has changed by at least `percent` since the decision (§4.4.2). `state` gives
-    /// the present state of a link.
+    /// Whether a link has changed by at least `percent` since the decision (§4.4.2). `state`
+    /// returns the current state of a link.
     pub fn is_stale(&self, percent: u32, state: impl Fn(LinkId) -> LinkState) -> bool {
         self.links.iter().any(|(link, then)| state(*link).has_changed(*then, percent))
     }
 }
 
-/// A route with its reason.
+/// A route with the evidence for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RibEntry {
-    /// Control loop that decided.
+    /// Control loop that made the decision.
     pub origin: Origin,
     /// Requests that the entry routes.
     pub prefix: Prefix,
-    /// Parent to which the requests go.
+    /// Parent to which the requests are forwarded.
     pub next_hop: NodeId,
-    /// Version of the decision. A distributed entry has the version that it overrides.
+    /// Version of the decision. A distributed entry has the version of the tables it overrides.
     pub version: Version,
     /// State from which the decision was computed.
     pub evidence: Evidence,
 }
 
-/// A change of the central entries of a node, as the controller sends it.
+/// A change of a node's central entries, sent by the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RibUpdate {
     /// Version after the change.
     pub version: Version,
-    /// Version that the change applies to; `None` if `set` holds all entries.
+    /// Version to which the change applies; `None` if `set` holds all entries.
     pub base: Option<Version>,
     /// New and changed entries, of origin [`Origin::Central`].
     pub set: Vec<RibEntry>,
-    /// Prefixes without an entry from now on.
+    /// Prefixes whose entries are removed.
     pub removed: Vec<Prefix>,
 }
 
-/// Refusal of an update; the tables are unchanged.
+/// Reason why an update is refused. The tables stay unchanged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UpdateError {
@@ -204,7 +205,7 @@ pub enum UpdateError {
         /// Version of the tables.
         installed: Version,
     },
-    /// The update changes a version that is not installed: a full update is needed.
+    /// The update applies to a version that is not installed: a full update is needed.
     OtherBase {
         /// Version that the update changes.
         base: Version,
@@ -215,9 +216,9 @@ pub enum UpdateError {
     TooManyEntries(usize),
     /// An entry with more evidence than [`EVIDENCE_MAX`].
     TooMuchEvidence(Prefix),
-    /// An entry that is not the controller's.
+    /// An entry whose origin is not [`Origin::Central`].
     NotCentral(Prefix),
-    /// An entry whose next hop is no parent of this node.
+    /// An entry whose next hop is not a parent of this node.
     NotAParent(Prefix, NodeId),
 }
 
@@ -249,7 +250,7 @@ impl std::fmt::Display for UpdateError {
 
 impl std::error::Error for UpdateError {}
 
-/// Routes of a node, the central and the distributed ones (Table 4.1).
+/// Routes of a node, both central and distributed (Table 4.1).
 #[derive(Clone, Debug, Default)]
 pub struct Rib {
     version: Version,
@@ -258,7 +259,7 @@ pub struct Rib {
 }
 
 impl Rib {
-    /// Version of the central entries; the default before the first update.
+    /// Version of the central entries; [`Version::default`] before the first update.
     pub const fn version(&self) -> Version {
         self.version
     }
@@ -273,7 +274,7 @@ impl Rib {
         self.distributed.values()
     }
 
-    /// Installs an update of the central entries, whole or not at all.
+    /// Installs an update of the central entries completely or not at all.
     ///
     /// Errors: see [`UpdateError`].
     pub fn install(
@@ -317,8 +318,8 @@ impl Rib {
         Ok(())
     }
 
-    /// Takes a local decision, in place of an earlier one with the same prefix. Returns false, and
-    /// takes nothing, if [`ENTRIES_MAX`] distributed entries exist.
+    /// Enters a local decision, which replaces an earlier decision for the same prefix. Returns
+    /// false and enters nothing if [`ENTRIES_MAX`] distributed entries exist.
     pub fn decide(&mut self, prefix: Prefix, next_hop: NodeId, evidence: Evidence) -> bool {
         let is_full = self.distributed.len() >= ENTRIES_MAX && !self.distributed.contains_key(&prefix);
         if !is_full {
@@ -329,13 +330,13 @@ impl Rib {
         !is_full
     }
 
-    /// Drops the local decision for this prefix, if there is one.
+    /// Removes the local decision for this prefix, if any.
     pub fn forget(&mut self, prefix: Prefix) {
         self.distributed.remove(&prefix);
     }
 
-    /// Drops local decisions whose requests the central entries route without them. Returns their
-    /// prefixes.
+    /// Removes local decisions that are not needed, as central entries that are not stale route all
+    /// their requests. Returns the prefixes of the removed decisions.
     pub fn drop_overrides(&mut self, is_stale: impl Fn(&RibEntry) -> bool) -> Vec<Prefix> {
         let central = &self.central;
         let is_needed = |prefix: Prefix| {
@@ -350,8 +351,8 @@ impl Rib {
         dropped
     }
 
-    /// The route of a request: the longest prefix among central entries that hold and distributed
-    /// entries. Of two with one prefix the central entry wins.
+    /// The route of a request: the longest matching prefix among distributed entries and central
+    /// entries that are not stale. For equal prefixes the central entry wins.
     pub fn route(&self, object: Object, is_stale: impl Fn(&RibEntry) -> bool) -> Option<&RibEntry> {
         Prefix::Object(object).wider().find_map(|prefix| {
             let central = self.central.get(&prefix).filter(|entry| !is_stale(entry));
@@ -359,14 +360,14 @@ impl Rib {
         })
     }
 
-    /// The forwarding table: central entries that hold, and distributed entries.
+    /// The forwarding table: central entries that are not stale, and distributed entries.
     pub fn fib(&self, is_stale: impl Fn(&RibEntry) -> bool) -> Fib {
         let held = self.central.values().filter(|entry| !is_stale(entry));
         let routes = self.distributed.values().chain(held);
         Fib { routes: routes.map(|entry| (entry.prefix, entry.next_hop)).collect() }
     }
 
-    /// The forwarding table of the central entries alone, for [`ShadowFibs`].
+    /// The forwarding table of the central entries only, for [`ShadowFibs`].
     pub fn central_fib(&self) -> Fib {
         Fib { routes: self.central.values().map(|entry| (entry.prefix, entry.next_hop)).collect() }
     }
@@ -385,14 +386,14 @@ impl Fib {
     }
 }
 
-/// Forwarding tables of the last versions (§4.4.3): at most [`SHADOW_FIBS_MAX`], the oldest leaves.
+/// Forwarding tables of the newest versions (§4.4.3), at most [`SHADOW_FIBS_MAX`].
 #[derive(Clone, Debug, Default)]
 pub struct ShadowFibs {
     by_version: BTreeMap<Version, Fib>,
 }
 
 impl ShadowFibs {
-    /// Keeps the central entries of a version.
+    /// Stores the forwarding table of a version, and drops the oldest table above the limit.
     pub fn keep(&mut self, version: Version, fib: Fib) {
         self.by_version.insert(version, fib);
         while self.by_version.len() > SHADOW_FIBS_MAX {
@@ -400,7 +401,7 @@ impl ShadowFibs {
         }
     }
 
-    /// The table of a version; `None` if the version is unknown here.
+    /// The table of a version; `None` if the version is not stored.
     pub fn of(&self, version: Version) -> Option<&Fib> {
         self.by_version.get(&version)
     }

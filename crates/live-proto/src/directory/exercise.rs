@@ -1,4 +1,4 @@
-//! Exercise of the directory's readers, for fuzz targets, and a directory to try them with.
+//! Exercise of the directory's readers for fuzz targets, and a sample directory.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise`].
 
@@ -12,9 +12,9 @@ use crate::{ChannelId, Object};
 use anabranch_units::BitRate;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Two groups, two edges and a channel of two renditions.
+/// A directory with two groups, two edges, and a channel with two renditions.
 ///
-/// Panics: never; its texts are prefixes and addresses.
+/// Panics: never, as its texts are valid prefixes and addresses.
 pub fn sample() -> DirectoryContents {
     let prefix = |text: &str| text.parse().expect("a prefix");
     let address = |text: &str| text.parse().expect("an address");
@@ -48,10 +48,10 @@ pub fn sample() -> DirectoryContents {
     }
 }
 
-/// Reads a directory, asks it for its names at the ends of its prefixes, and writes it. Returns
-/// whether it has no defect.
+/// Reads a directory, resolves its names at the ends of its prefixes, and writes the directory.
+/// Returns whether it has no defect.
 ///
-/// Panics: if an answer is not the same in its whole scope, or the text form changes the directory.
+/// Panics: if an answer differs within its scope, or a round trip changes the directory.
 pub fn exercise(bytes: &[u8]) -> bool {
     let Ok(directory) = Directory::read(bytes) else { return false };
     let zone = Zone::new("live.example", Vec::new()).expect("a name");
@@ -85,7 +85,7 @@ fn ends_of_block(prefix: AddressPrefix) -> [IpAddr; 2] {
     [prefix.address(), last]
 }
 
-/// Addresses at both sides of the ends of a prefix.
+/// The first and last address of a prefix, and their neighbours outside the prefix.
 fn ends(prefix: AddressPrefix) -> Vec<IpAddr> {
     let [first, last] = ends_of_block(prefix);
     let (before, after) = match (first, last) {
@@ -108,12 +108,12 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn fuzz_corpus_results_match_the_file_names() {
         assert!(replay("live_directory", exercise) >= 8);
     }
 
     #[test]
-    fn the_sample_has_no_defect() {
+    fn sample_directory_has_no_defect() {
         let text = serde_json::to_vec(&sample()).expect("it has a text form");
         assert!(exercise(&text));
     }

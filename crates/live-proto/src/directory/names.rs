@@ -1,4 +1,4 @@
-//! Names of DNS for the streams of a directory.
+//! DNS names for the streams of a directory.
 //!
 //! | name | addresses |
 //! | --- | --- |
@@ -6,20 +6,20 @@
 //! | `CHANNEL.ZONE` | the edge for the channel's rendition with the lowest bitrate |
 //! | `ns.ZONE` | the name server, which also is the zone's NS record |
 //!
-//! Names follow the labels of the directory; case does not count. Leaves out: the format of
-//! messages. Read [`Zone`].
+//! Names consist of the labels in the directory, in any case. Leaves out: the format of messages.
+//! Read [`Zone`].
 
 use super::{Directory, LABEL_BYTES_MAX, is_label};
 use crate::Object;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Longest name of a zone, in characters: with two labels before it a name has at most 253.
+/// Longest name of a zone, in characters. With two labels before it, a name has at most 253.
 pub const ZONE_BYTES_MAX: usize = 253 - 2 * (LABEL_BYTES_MAX + 1);
-/// Label of the zone's name server. A channel of this name has no record.
+/// Label of the zone's name server. A channel with this name has no record.
 pub const NAME_SERVER_LABEL: &str = "ns";
 
-/// A zone of DNS whose names are the streams of a directory.
+/// A DNS zone whose names are the streams of a directory.
 ///
 /// ```
 /// use anabranch_live_proto::directory::names::Zone;
@@ -30,13 +30,13 @@ pub const NAME_SERVER_LABEL: &str = "ns";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Labels in lower case, the outermost one last.
+    /// Labels in lower case, the top-level label last.
     labels: Vec<String>,
-    /// Addresses of the name server.
+    /// Addresses of the zone's name server.
     servers: Vec<IpAddr>,
 }
 
-/// A name that is no zone.
+/// A text that is not a valid zone name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneError(String);
 
@@ -58,7 +58,7 @@ impl fmt::Display for Zone {
     }
 }
 
-/// Type of the records that a question asks for.
+/// Type of the requested records.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RecordKind {
     /// IPv4 addresses.
@@ -73,26 +73,26 @@ pub enum RecordKind {
     Other,
 }
 
-/// The answer to a question.
+/// The answer to a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// Contents.
+    /// Result of the query.
     pub outcome: Outcome,
     /// Length of the shortest prefix around the viewer's address in which all addresses get this
     /// answer; 0 if the answer does not depend on the address.
     pub scope: u8,
 }
 
-/// Contents of an answer.
+/// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// These addresses, at least one.
+    /// Addresses, at least one.
     Addresses(Vec<IpAddr>),
     /// The zone's name server.
     NameServer,
     /// The zone's start of authority.
     Authority,
-    /// The name exists and has no record of this type.
+    /// The name exists but has no record of this type.
     NoData,
     /// The name does not exist.
     NoName,
@@ -110,9 +110,9 @@ enum ZoneName {
 }
 
 impl Zone {
-    /// The zone of this name, whose name server has the addresses `servers`.
+    /// Creates the zone with this name. Its name server has the addresses `servers`.
     ///
-    /// Errors: a name that is no domain name, or longer than [`ZONE_BYTES_MAX`].
+    /// Errors: a name that is not a valid domain name, or longer than [`ZONE_BYTES_MAX`].
     pub fn new(name: &str, servers: Vec<IpAddr>) -> Result<Self, ZoneError> {
         let text = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let labels: Vec<String> = text.split('.').map(str::to_owned).collect();
@@ -120,13 +120,13 @@ impl Zone {
         if is_name { Ok(Self { labels, servers }) } else { Err(ZoneError(name.to_owned())) }
     }
 
-    /// Labels in lower case, the outermost one last.
+    /// Labels in lower case, the top-level label last.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// Answers a question for the records of `kind` at the name of these labels, the outermost one
-    /// last, for a viewer at this address.
+    /// Answers a query for records of `kind` from a viewer at this address. The queried name is
+    /// given by its labels, the top-level label last.
     pub fn resolve<'a>(
         &self,
         directory: &Directory,
@@ -153,7 +153,7 @@ impl Zone {
         }
     }
 
-    /// Labels before the zone's. `None` outside the zone.
+    /// Labels before the zone's name. `None` if the name is outside the zone.
     fn below<'a, 'b>(&self, labels: &'b [&'a [u8]]) -> Option<&'b [&'a [u8]]> {
         let (below, zone) = labels.split_at(labels.len().checked_sub(self.labels.len())?);
         let is_own = |(asked, own): (&&[u8], &String)| asked.eq_ignore_ascii_case(own.as_bytes());
@@ -174,7 +174,7 @@ fn meaning(directory: &Directory, names: &[&[u8]]) -> Option<ZoneName> {
     }
 }
 
-/// The addresses of a record's family.
+/// The addresses whose family matches the record type.
 fn of_kind(addresses: &[IpAddr], kind: RecordKind) -> Outcome {
     let is_of_kind = |address: &IpAddr| address.is_ipv4() == (kind == RecordKind::A);
     let found: Vec<IpAddr> = addresses.iter().copied().filter(is_of_kind).collect();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_the_edge_of_the_group() {
+    fn names_resolve_to_the_groups_edge() {
         let paris = resolve("low.news.live.example", RecordKind::A, "10.1.2.3");
         assert_eq!(paris, (addresses(&["198.51.100.1"]), 16));
         let lyon = resolve("LOW.News.LIVE.example", RecordKind::Aaaa, "10.2.2.3");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_get_the_codes_of_dns() {
+    fn zone_and_unknown_names_get_standard_dns_outcomes() {
         let cases = [
             ("live.example", RecordKind::Soa, Outcome::Authority),
             ("live.example", RecordKind::Ns, Outcome::NameServer),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_open_edge_the_answer_is_unavailable() {
+    fn names_without_an_open_edge_are_unavailable() {
         let mut contents = sample();
         for edge in &mut contents.edges {
             edge.is_open = false;

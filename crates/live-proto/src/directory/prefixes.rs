@@ -1,8 +1,8 @@
-//! Groups of addresses by prefix, and the widest prefix around an address that has one group.
+//! Address prefixes and their groups, and the largest block around an address with a single group.
 //!
-//! Prefixes may overlap: the longest one that contains an address counts (RFC 4632, section 5.1).
-//! The table holds the disjoint ranges that result. Leaves out: IPv4 addresses mapped into IPv6,
-//! which are IPv6 here. Read [`AddressPrefix`] and [`GroupTable::lookup`].
+//! Prefixes may overlap. The longest prefix that contains an address decides (RFC 4632, section
+//! 5.1). The table holds the resulting disjoint ranges. Leaves out: IPv4-mapped IPv6 addresses,
+//! which are treated as IPv6. Read [`AddressPrefix`] and [`GroupTable::lookup`].
 
 use crate::control::messages::GroupId;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A prefix of addresses, such as `192.0.2.0/24`. Its bits beyond the length are zero.
+/// An address prefix, such as `192.0.2.0/24`. All bits beyond its length are zero.
 ///
 /// ```
 /// use anabranch_live_proto::directory::AddressPrefix;
@@ -26,7 +26,7 @@ pub struct AddressPrefix {
     length: u8,
 }
 
-/// Text that is no prefix.
+/// A text that is not a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixError(String);
 
@@ -51,7 +51,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Last value of the block of the prefix `length` around `bits`.
+/// Last address, as a number, of the block of prefix length `length` around `bits`.
 const fn block_last(bits: u128, length: u8, width: u8) -> u128 {
     match width - length {
         128.. => u128::MAX,
@@ -60,7 +60,7 @@ const fn block_last(bits: u128, length: u8, width: u8) -> u128 {
 }
 
 impl AddressPrefix {
-    /// The prefix of this length around `address`. `None` if the length exceeds the address's bits.
+    /// The prefix of this length around `address`. `None` if the length exceeds the address width.
     pub fn around(address: IpAddr, length: u8) -> Option<Self> {
         let free = width(address).checked_sub(length)?;
         let masked = if free >= 128 { 0 } else { bits(address) >> free << free };
@@ -71,17 +71,17 @@ impl AddressPrefix {
         Some(Self { address, length })
     }
 
-    /// Its first address.
+    /// First address of the prefix.
     pub const fn address(self) -> IpAddr {
         self.address
     }
 
-    /// Number of its bits.
+    /// Length of the prefix in bits.
     pub const fn length(self) -> u8 {
         self.length
     }
 
-    /// Whether `address` is in it.
+    /// Whether `address` is in the prefix.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && Self::around(address, self.length) == Some(self)
     }
@@ -126,18 +126,19 @@ impl fmt::Display for AddressPrefix {
     }
 }
 
-/// Groups of all addresses, as disjoint ranges.
+/// The group of every address, as disjoint ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GroupTable {
     ipv4: Ranges,
     ipv6: Ranges,
 }
 
-/// Ranges of one family by their first address, the first of them from 0. Neighbours differ.
+/// Ranges of one address family, by first address. The first range starts at 0. Adjacent ranges
+/// have different groups.
 type Ranges = Vec<(u128, Option<GroupId>)>;
 
 impl GroupTable {
-    /// The table of these prefixes. Addresses outside them get `default`.
+    /// Creates the table from prefixes. Addresses outside all prefixes get `default`.
     ///
     /// Errors: a prefix that is listed twice.
     pub(super) fn new(
@@ -164,14 +165,14 @@ impl GroupTable {
         let (first, group) = ranges[after - 1];
         let before = first.checked_sub(1);
         let beyond = ranges.get(after).map(|(first, _)| *first);
-        // A block excludes an address outside it as soon as it is longer than their common prefix.
+        // A block excludes an outside address once it is longer than the prefix that the two share.
         let common = |other: u128| ((bits ^ other).leading_zeros() as u8) - (128 - width);
         let scope = before.into_iter().chain(beyond).map(|other| common(other) + 1).max();
         (group, scope.unwrap_or(0))
     }
 }
 
-/// Disjoint ranges of nested prefixes, which are sorted by address, then by length.
+/// Converts nested prefixes to disjoint ranges. Prefixes are sorted by address, then by length.
 fn ranges(prefixes: &[(AddressPrefix, GroupId)], last: u128, default: Option<GroupId>) -> Ranges {
     let mut ranges = vec![(0, default)];
     let mut open: Vec<(u128, GroupId)> = Vec::new();
@@ -185,14 +186,14 @@ fn ranges(prefixes: &[(AddressPrefix, GroupId)], last: u128, default: Option<Gro
     ranges
 }
 
-/// Ends the open prefixes that lie before `first`.
+/// Closes the open prefixes that end before `first`.
 fn close(ranges: &mut Ranges, open: &mut Vec<(u128, GroupId)>, first: u128, default: Option<GroupId>) {
     while let Some((last, _)) = open.pop_if(|(last, _)| *last < first) {
         begin(ranges, last + 1, open.last().map(|(_, group)| *group).or(default));
     }
 }
 
-/// Begins a range, and joins it with an equal one before it.
+/// Begins a range, or extends the range before it if the groups are equal.
 fn begin(ranges: &mut Ranges, first: u128, group: Option<GroupId>) {
     ranges.pop_if(|(begun, _)| *begun == first);
     if ranges.last().is_none_or(|(_, before)| *before != group) {

@@ -1,7 +1,7 @@
-//! The client subnet of a DNS question.
+//! The client subnet option of a DNS query.
 //!
-//! Source: RFC 7871, section 6 (format), sections 7.1.2 and 7.2.1 (use). Leaves out: the rest of a
-//! DNS message. Read [`ClientSubnet`].
+//! Source: RFC 7871, section 6 (format), sections 7.1.2 and 7.2.1 (use). Leaves out: all other
+//! parts of a DNS message. Read [`ClientSubnet`].
 
 use super::prefixes::{AddressPrefix, width};
 use std::fmt;
@@ -10,33 +10,34 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Code of the option (RFC 7871, section 6).
 pub const CLIENT_SUBNET_CODE: u16 = 8;
 
-/// The client subnet option of a question.
+/// The client subnet option of a query.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct ClientSubnet {
-    /// `None` for family 0, which some clients send with a source prefix of length 0.
+    /// Source prefix. `None` for family 0, which some clients send with a source prefix length of
+    /// 0.
     prefix: Option<AddressPrefix>,
 }
 
-/// A fault of the option; the question is answered with FORMERR.
+/// A fault of the option. The query is answered with FORMERR.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubnetError {
-    /// Fewer than the four bytes before the address.
+    /// The option is shorter than the four bytes that precede the address.
     TooShort(usize),
-    /// A family other than IPv4 (1) and IPv6 (2).
+    /// The family is neither IPv4 (1) nor IPv6 (2).
     BadFamily(u16),
-    /// A source prefix longer than the family's addresses.
+    /// The source prefix is longer than the family's addresses.
     BadSource(u8),
-    /// A scope prefix in a question, which must be 0.
+    /// The scope prefix of a query is not 0.
     ScopeInQuestion(u8),
-    /// More or fewer bytes of the address than the source prefix needs.
+    /// The address has more or fewer bytes than the source prefix needs.
     BadLength {
         /// Length of the source prefix.
         source: u8,
-        /// Bytes of the address.
+        /// Number of address bytes.
         bytes: usize,
     },
-    /// Bits of the address beyond the source prefix.
+    /// The address has bits set beyond the source prefix of this length.
     BitsBeyondSource(u8),
 }
 
@@ -100,14 +101,14 @@ impl ClientSubnet {
         Ok(Self { prefix: Some(prefix.ok_or(SubnetError::BitsBeyondSource(source))?) })
     }
 
-    /// Address that the answer is for. `None` if the source prefix has length 0: the client does not
-    /// want its address to count.
+    /// Address for which to answer. `None` if the source prefix has length 0, by which the client
+    /// hides its address.
     pub fn viewer(self) -> Option<IpAddr> {
         self.prefix.filter(|prefix| prefix.length() > 0).map(AddressPrefix::address)
     }
 
-    /// The option's data in an answer, which is right for all addresses in the prefix of length
-    /// `scope`. A scope longer than the source prefix tells the resolver that its prefix was too
+    /// Data of the option in an answer that holds for all addresses in the prefix of length
+    /// `scope`. A scope longer than the source prefix indicates that the source prefix was too
     /// short (RFC 7871, section 7.2.1).
     pub fn answer(self, scope: u8) -> Vec<u8> {
         let Some(prefix) = self.prefix else { return vec![0; 4] };
@@ -128,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn faults_are_told_apart() {
+    fn each_fault_has_its_own_error() {
         let cases: [(&[u8], SubnetError); 8] = [
             (&[0, 1, 24], SubnetError::TooShort(3)),
             (&[0, 3, 24, 0, 192, 0, 2], SubnetError::BadFamily(3)),
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_zero_hides_the_client() {
+    fn source_prefix_of_length_zero_hides_the_client() {
         for data in [[0, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0]] {
             let subnet = ClientSubnet::read(&data).expect("it has no fault");
             assert_eq!((subnet.viewer(), subnet.answer(24)), (None, data.to_vec()));
@@ -154,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn answers_repeat_the_question_with_a_scope(is_ipv4: bool, bits: u128, length in 0u8..=128, scope in 1u8..=32) {
+        fn answers_repeat_the_query_subnet_with_a_scope(is_ipv4: bool, bits: u128, length in 0u8..=128, scope in 1u8..=32) {
             let length = if is_ipv4 { length % 33 } else { length };
             let address = if is_ipv4 { Ipv4Addr::from_bits(bits as u32).into() } else { Ipv6Addr::from_bits(bits).into() };
             let prefix = AddressPrefix::around(address, length).expect("a length in range");

@@ -58,7 +58,7 @@ fn scope_excludes_longer_prefixes_of_neighbours() {
 }
 
 #[test]
-fn default_group_joins_its_own_prefixes() {
+fn default_group_shortens_the_scope_of_its_prefixes() {
     let contents = DirectoryContents { default_group: Some(GroupId(0)), ..contents() };
     let directory = Directory::new(contents).expect("no defect");
     assert_eq!(directory.group_of([192, 0, 2, 1].into()), (Some(GroupId(0)), 1));
@@ -66,7 +66,7 @@ fn default_group_joins_its_own_prefixes() {
 }
 
 #[test]
-fn edges_follow_plan_then_object_then_nearness() {
+fn edges_are_ranked_by_plan_object_and_distance() {
     let low = object(0, 200);
     let mut contents = contents();
     let edge_for = |contents: &DirectoryContents, group: Option<u32>, object| {
@@ -86,7 +86,7 @@ fn edges_follow_plan_then_object_then_nearness() {
 }
 
 #[test]
-fn viewers_of_closed_edges_get_any_open_one() {
+fn viewers_of_closed_edges_get_another_open_edge() {
     let mut contents = contents();
     contents.edges[0].is_open = false;
     contents.edges[1].is_open = false;
@@ -97,7 +97,7 @@ fn viewers_of_closed_edges_get_any_open_one() {
 }
 
 #[test]
-fn names_find_objects() {
+fn channel_and_rendition_names_find_objects() {
     let directory = Directory::new(contents()).expect("no defect");
     assert_eq!(directory.find("news", "high"), Some(object(0, 1_400)));
     assert_eq!(directory.lowest("news"), Some(object(0, 200)));
@@ -105,7 +105,7 @@ fn names_find_objects() {
 }
 
 #[test]
-fn json_gives_the_directory_back() {
+fn directory_survives_a_json_round_trip() {
     let directory = Directory::new(contents()).expect("no defect");
     let text = serde_json::to_vec(&directory).expect("it has a text form");
     assert_eq!(Directory::read(&text), Ok(directory));
@@ -115,7 +115,7 @@ fn json_gives_the_directory_back() {
 }
 
 #[test]
-fn each_defect_has_its_line() {
+fn each_directory_defect_has_its_message() {
     type Change = fn(&mut DirectoryContents);
     let cases: [(Change, &str); 12] = [
         (|c| c.channels[0].name = "News".to_owned(), "channel `News`: a name has 1 to 63 characters"),
@@ -143,7 +143,7 @@ fn each_defect_has_its_line() {
 }
 
 #[test]
-fn limits_hold_at_both_sides() {
+fn directory_limits_hold_on_both_sides() {
     let mut contents = contents();
     contents.edges[0].addresses = vec![[10, 0, 0, 1].into(); EDGE_ADDRESSES_MAX];
     assert!(Directory::new(contents.clone()).is_ok());
@@ -152,7 +152,7 @@ fn limits_hold_at_both_sides() {
     assert_eq!(line, "9 addresses of edge `a`: at most 8 are possible: join or remove some");
 }
 
-/// Prefixes that nest and neighbour each other: few bits, at either end of the address space.
+/// Nested and adjacent prefixes: few bits, at either end of the address space.
 fn prefixes(is_ipv4: bool) -> impl Strategy<Value = Vec<(AddressPrefix, GroupId)>> {
     let one =
         (0u8..=8, any::<u8>(), any::<bool>(), 0u32..3).prop_map(move |(length, bits, is_low, group)| {
@@ -165,7 +165,7 @@ fn prefixes(is_ipv4: bool) -> impl Strategy<Value = Vec<(AddressPrefix, GroupId)
     })
 }
 
-/// An address whose first or last byte is `bits`, and a prefix length in that byte.
+/// An address whose first or last byte is `bits`, and the prefix length counted within that byte.
 fn address(is_ipv4: bool, bits: u8, is_low: bool, length: u8) -> (IpAddr, u8) {
     match (is_ipv4, is_low) {
         (true, false) => (Ipv4Addr::new(bits, 0, 0, 0).into(), length),
@@ -175,13 +175,13 @@ fn address(is_ipv4: bool, bits: u8, is_low: bool, length: u8) -> (IpAddr, u8) {
     }
 }
 
-/// The longest prefix by a linear scan.
+/// The group of an address by a linear scan for the longest prefix.
 fn scan(prefixes: &[(AddressPrefix, GroupId)], default: Option<GroupId>, address: IpAddr) -> Option<GroupId> {
     let found = prefixes.iter().filter(|(prefix, _)| prefix.contains(address));
     found.max_by_key(|(prefix, _)| prefix.length()).map(|(_, group)| *group).or(default)
 }
 
-/// The address of these bits.
+/// The address with these bits.
 fn of_bits(is_ipv4: bool, bits: u128) -> IpAddr {
     if is_ipv4 { Ipv4Addr::from_bits(bits as u32).into() } else { Ipv6Addr::from_bits(bits).into() }
 }
@@ -193,7 +193,8 @@ fn bits_of(address: IpAddr) -> u128 {
     }
 }
 
-/// Ends of the block and of each prefix within it: only there can the group change.
+/// Addresses at both ends of the block and of each prefix in it, the only places where the group
+/// can change.
 fn critical(is_ipv4: bool, block: AddressPrefix, prefixes: &[(AddressPrefix, GroupId)]) -> Vec<IpAddr> {
     let width = if is_ipv4 { 32 } else { 128 };
     let ends = |prefix: AddressPrefix| {
@@ -208,7 +209,7 @@ fn critical(is_ipv4: bool, block: AddressPrefix, prefixes: &[(AddressPrefix, Gro
 
 proptest! {
     #[test]
-    fn groups_agree_with_a_linear_scan(
+    fn group_lookups_agree_with_a_linear_scan(
         (is_ipv4, prefixes) in any::<bool>().prop_flat_map(|is_ipv4| (Just(is_ipv4), prefixes(is_ipv4))),
         default in proptest::option::of((0u32..3).prop_map(GroupId)),
         bits: u8,

@@ -8,11 +8,11 @@ use super::rendition::{Answer, RequestId, Status};
 use anabranch_media::hls::{DeliveryDirectives, MediaPlaylist};
 use anabranch_units::Instant;
 
-/// Playlists of an origin, one after the other, with a zero byte between them; the body of a
-/// resource is its URI, and a URI with an `x` fails. Returns whether all playlists are read and the
-/// rendition has media.
+/// Imports the playlists of an origin, which are separated by zero bytes. The body of a resource is
+/// its URI, and a URI with an `x` fails. Returns whether all playlists are valid and the rendition
+/// has media.
 ///
-/// Panics: if the number of the first segment falls, or the rendition's playlist cannot be read.
+/// Panics: if the first segment's number decreases, or the rendition's playlist is not valid.
 pub fn exercise_import(bytes: &[u8]) -> bool {
     let mut now = Instant::ZERO;
     let mut importer = Importer::new(now, ImportConfig::default()).expect("the settings are in range");
@@ -32,7 +32,8 @@ pub fn exercise_import(bytes: &[u8]) -> bool {
         match fetch.kind {
             FetchKind::Playlist(_) => {
                 let Some(text) = texts.next() else {
-                    // The origin answers no more; media that are planned still come.
+                    // The origin does not answer further playlist requests. Planned media still
+                    // arrive.
                     is_over = true;
                     continue;
                 };
@@ -76,7 +77,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn the_corpus_is_as_it_says() {
+    fn fuzz_corpus_results_match_the_file_names() {
         assert!(replay("live_import", super::exercise_import) >= 7);
     }
 }

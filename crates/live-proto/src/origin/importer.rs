@@ -1,13 +1,14 @@
-//! The importer: the playlist of another origin in, a rendition out.
+//! The importer: converts the playlist and media of another origin into a rendition.
 //!
-//! Segments and parts are taken as the origin made them, one after the other, and passed on as
-//! their bytes arrive. Numbers are the origin's while it runs. An origin has restarted if its
-//! numbers fall, or if a listed segment has another file name than before. Its segments continue
-//! after the last one with a discontinuity.
+//! Segments and parts keep the origin's boundaries. They are fetched one after another, and their
+//! bytes are passed on as they arrive. Segments keep the origin's numbers until the origin
+//! restarts. The origin counts as restarted if its numbers fall, or if a listed segment has another
+//! file name than before. Segments after a restart are numbered after the last segment, with a
+//! discontinuity.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 6.3.4 (reloading) and 6.3.7 (blocking reload,
-//! delta updates). Leaves out: preloading of hinted parts; questions for delta updates, which are
-//! understood all the same. Read [`Importer`].
+//! delta updates). Leaves out: preloading of hinted parts; requests for delta updates, although
+//! received delta updates are resolved. Read [`Importer`].
 
 use super::names::Name;
 use super::rendition::{Rendition, RenditionConfig, RenditionError};
@@ -22,23 +23,25 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Most pieces of work that wait for the origin.
+/// Most steps that wait for the origin.
 const STEPS_MAX: usize = 1_024;
-/// Segments before the end of the first playlist at which the import begins.
+/// Number of segments before the end of the first playlist at which the import begins.
 const BEGIN_BEFORE_END: usize = 3;
-/// Segments that a stale copy of the playlist may be behind the newest one.
+/// Most segments by which a stale copy of the playlist is behind the newest playlist.
 const STALE_SEGMENTS_MAX: u64 = 3;
-/// Target durations for which a playlist may be behind before the origin counts as restarted.
+/// Number of target durations for which playlists may be behind, before the origin counts as
+/// restarted.
 const STALE_TARGETS: u64 = 3;
-/// Longest target of a segment, and longest segment or part.
+/// Longest target duration of segments, and longest duration of a segment or part.
 const TARGET_MAX: Duration = Duration::from_secs(60);
-/// First and last delay before a failed playlist is asked for again. The actual delay is random
-/// between half of it and all of it.
+/// First and longest delay before a failed playlist request is repeated. The actual delay is
+/// uniformly random between half of the delay and all of it.
 const RETRY_MIN: Duration = Duration::from_ms(500);
 const RETRY_MAX: Duration = Duration::from_secs(16);
-/// Shortest pause before a blocking reload that follows an answer without anything new.
+/// Shortest pause before a blocking reload, if the last answer had nothing new.
 const PAUSE_MIN: Duration = Duration::from_ms(20);
-/// Segments in a row that the playlist first lists whole, after which the origin counts as bursty.
+/// Number of consecutive segments first listed as complete, after which the origin counts as
+/// bursty.
 const BURSTS_MAX: u32 = 3;
 
 /// Settings of an importer.
@@ -46,7 +49,7 @@ const BURSTS_MAX: u32 = 3;
 pub struct ImportConfig {
     /// Settings of the rendition.
     pub rendition: RenditionConfig,
-    /// Numbers of the source before this one, if the origin's numbers do not tell.
+    /// Last numbers of the previous source. Used if the origin's numbers are not above them.
     pub predecessor: Option<Predecessor>,
     /// Seed of the jitter of retries.
     pub seed: u64,
@@ -68,33 +71,34 @@ pub enum FetchKind {
 /// A request to the origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// Its number.
+    /// Number of the fetch.
     pub id: FetchId,
     /// Resource that it asks for.
     pub kind: FetchKind,
 }
 
-/// Why an answer of the origin is refused. The import goes on with the next request.
+/// Reason why an answer of the origin is refused. The import continues with the next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The playlist.
+    /// The playlist cannot be read.
     Playlist(PlaylistError),
-    /// A setting of the rendition.
+    /// A setting of the rendition is out of range.
     Rendition(RenditionError),
-    /// A target, segment or part is longer than a minute, or a part target than a segment's.
+    /// A target, segment or part is longer than a minute, or a part target exceeds the segment
+    /// target.
     TooLong {
-        /// Its duration.
+        /// The duration that is too long.
         got: Duration,
     },
     /// An initialisation section larger than [`INIT_BYTES_MAX`].
     InitTooLarge {
-        /// Bytes that have come.
+        /// Bytes received so far.
         got: usize,
     },
     /// A segment larger than the window.
     SegmentTooLarge {
-        /// Bytes that have come.
+        /// Bytes received so far.
         got: u64,
     },
 }
@@ -125,7 +129,7 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Piece of work, in the order of the stream.
+/// Unit of work on the imported stream, in stream order.
 #[derive(Debug)]
 enum Step {
     Init(Arc<Resource>),
@@ -134,21 +138,21 @@ enum Step {
     End,
 }
 
-/// The fetch in progress, beside the playlist's.
+/// The media fetch in progress.
 #[derive(Debug)]
 enum Job {
     Init { bytes: Vec<u8> },
     Media { duration: Duration, is_independent: bool },
 }
 
-/// Position in the origin's numbers.
+/// Position in the origin's numbering.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Position {
-    /// First segment that is not taken whole.
+    /// Number of the first segment that is not completely planned.
     number: u64,
-    /// Parts of it that are taken.
+    /// Number of that segment's parts that are planned.
     parts: usize,
-    /// Added to the origin's numbers, modulo 2^64.
+    /// Difference from the origin's numbers to the rendition's, modulo 2^64.
     offset: u64,
 }
 
@@ -159,7 +163,7 @@ struct Position {
 pub struct Importer {
     rendition: Rendition,
     next_id: u64,
-    /// The playlist's fetch and the bytes so far.
+    /// The playlist fetch in progress, and its bytes so far.
     playlist: Option<(FetchId, Vec<u8>)>,
     job: Option<(FetchId, Job)>,
     steps: VecDeque<Step>,
@@ -167,25 +171,25 @@ pub struct Importer {
     position: Option<Position>,
     predecessor: Option<Predecessor>,
     seen: OriginState,
-    /// Initialisation section of the last step.
+    /// Initialisation section of the last planned segment.
     map: Option<Arc<Resource>>,
-    /// Whether the rest of the segment is left out, as a piece of it is lost.
+    /// Whether the rest of the current segment is skipped, as a piece of it was lost.
     is_segment_lost: bool,
     is_discontinuous: bool,
-    /// When and how the playlist is asked for next.
+    /// Time and directives of the next playlist request.
     next_poll: Option<(Instant, DeliveryDirectives)>,
     retry: Retry,
     is_ended: bool,
 }
 
-/// State of the origin, as playlists have shown it.
+/// State of the origin, derived from its playlists.
 #[derive(Debug, Default)]
 struct OriginState {
-    /// The newest playlist that was taken.
+    /// The newest accepted playlist.
     last: Option<MediaPlaylist>,
-    /// When the playlist was first seen behind the position.
+    /// When a playlist was first behind the position, or had other file names.
     behind_since: Option<Instant>,
-    /// Segments in a row that were first listed whole, without the first playlist's.
+    /// Number of consecutive segments first listed as complete, not counting the first playlist.
     bursts: u32,
 }
 
@@ -197,7 +201,7 @@ struct Retry {
 }
 
 impl Importer {
-    /// An importer, which asks for the playlist at once.
+    /// Creates an importer that asks for the playlist at once.
     ///
     /// Errors: [`ImportError::Rendition`] for a setting out of its range.
     pub fn new(now: Instant, config: ImportConfig) -> Result<Self, ImportError> {
@@ -229,7 +233,7 @@ impl Importer {
         &mut self.rendition
     }
 
-    /// Whether the origin has ended its stream and all of it has come.
+    /// Whether the origin has ended its stream and the import is complete.
     pub fn is_ended(&self) -> bool {
         self.is_ended && self.job.is_none() && self.steps.is_empty()
     }
@@ -246,7 +250,7 @@ impl Importer {
         poll.into_iter().chain(self.rendition.poll_timeout()).min()
     }
 
-    /// Asks for the playlist when it is time, and refuses requests that have waited too long.
+    /// Asks for the playlist when that is due, and refuses requests that have waited too long.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.rendition.handle_timeout(now);
         if let Some((_, directives)) = self.next_poll.take_if(|(at, _)| *at <= now) {
@@ -255,9 +259,9 @@ impl Importer {
         }
     }
 
-    /// Takes bytes of an answer with a status of success. Bytes of other fetches are ignored.
+    /// Takes bytes of an answer with a success status. Bytes of unknown fetches are ignored.
     ///
-    /// Errors: [`ImportError`]; the driver then closes that answer, whose fetch counts as failed.
+    /// Errors: [`ImportError`]; the driver then closes the answer, and its fetch counts as failed.
     pub fn handle_bytes(&mut self, now: Instant, id: FetchId, bytes: &[u8]) -> Result<(), ImportError> {
         if let Some((_, playlist)) = self.playlist.as_mut().filter(|(of, _)| *of == id) {
             playlist.extend_from_slice(bytes);
@@ -293,7 +297,7 @@ impl Importer {
     /// Takes the end of an answer.
     ///
     /// Errors: [`ImportError::Playlist`] and [`ImportError::TooLong`] for a playlist that cannot be
-    /// used. The playlist is asked for again.
+    /// used. The importer then requests the playlist again.
     pub fn handle_end(&mut self, now: Instant, id: FetchId) -> Result<(), ImportError> {
         if let Some((_, bytes)) = self.playlist.take_if(|(of, _)| *of == id) {
             let read = MediaPlaylist::read(&bytes).map_err(ImportError::Playlist);
@@ -323,8 +327,9 @@ impl Importer {
         Ok(())
     }
 
-    /// Takes the failure of a fetch: no connection, a status of failure, or an answer cut short.
-    /// The rest of the segment is left out; the playlist is asked for again, later each time.
+    /// Takes the failure of a fetch: no connection, an error status, or an answer cut short. After
+    /// a failed media fetch the rest of the segment is skipped. A failed playlist is requested
+    /// again, with exponential back-off.
     pub fn handle_failure(&mut self, now: Instant, id: FetchId) {
         if self.playlist.take_if(|(of, _)| *of == id).is_some() {
             self.poll_again(now);
@@ -342,7 +347,7 @@ impl Importer {
         id
     }
 
-    /// The whole playlist, where the origin sends a delta update.
+    /// Expands a delta update into the whole playlist. Other playlists are returned unchanged.
     fn resolve(&self, playlist: MediaPlaylist) -> Result<MediaPlaylist, ImportError> {
         let needed = playlist.media_sequence;
         match &self.seen.last {
@@ -359,7 +364,7 @@ impl Importer {
         self.retry.delay = (self.retry.delay + self.retry.delay).min(RETRY_MAX);
     }
 
-    /// Plans the work that a playlist brings.
+    /// Plans the steps for the new segments and parts of a playlist.
     fn take_playlist(&mut self, now: Instant, playlist: &MediaPlaylist) {
         let target = playlist.target_duration;
         let has_parts = playlist.part_target.is_some() && playlist.server_control.can_block_reload;
@@ -403,7 +408,7 @@ impl Importer {
             position.parts = position.parts.max(open.parts.len());
         }
         if self.steps.len() > STEPS_MAX {
-            // The origin is slower than its playlist: continue at the newest segment.
+            // The origin lists media faster than it can be fetched: continue at the newest segment.
             self.steps.clear();
             self.is_segment_lost = true;
             self.steps.push_back(Step::End);
@@ -417,7 +422,8 @@ impl Importer {
             None
         } else if has_parts {
             let part = Some(position.parts as u64);
-            // A blocked answer without anything new has not blocked.
+            // If the answer had nothing new, the origin did not block: pause before the next
+            // request.
             let unblocked = playlist.part_target.filter(|_| before == Some(position));
             let pause = unblocked.map_or(Duration::ZERO, |target| target.max(PAUSE_MIN));
             let directives = DeliveryDirectives { msn: Some(position.number), part, skip: None };
@@ -428,14 +434,15 @@ impl Importer {
         self.work(now);
     }
 
-    /// The position from which this playlist is read. `None` for a stale copy.
+    /// The position from which this playlist is imported. `None` for a stale copy.
     fn position_in(&mut self, now: Instant, playlist: &MediaPlaylist) -> Option<Position> {
         let end = playlist.next_msn();
         let begin = end - playlist.segments.len().min(BEGIN_BEFORE_END) as u64;
         let Some(position) = self.position else {
             let newest = self.predecessor.map(|predecessor| predecessor.newest);
             let offset = newest.filter(|newest| begin <= *newest).map_or(0, |newest| newest + 1 - begin);
-            // Numbers above the predecessor's are of the same origin.
+            // If the origin's numbers are above the predecessor's, the stream continues without a
+            // break.
             self.is_discontinuous &= offset != 0;
             return Some(Position { number: begin, parts: 0, offset });
         };
@@ -452,7 +459,7 @@ impl Importer {
         }
         self.seen.behind_since = None;
         self.is_discontinuous = true;
-        // Work that is planned comes before the restart.
+        // Steps already planned are finished before the restart.
         let next = position.offset.wrapping_add(position.number) + u64::from(position.parts > 0);
         if position.parts > 0 {
             self.steps.push_back(Step::End);
@@ -474,7 +481,7 @@ impl Importer {
         self.steps.push_back(Step::Begin { number, date: head.date, is_discontinuous, has_parts });
     }
 
-    /// Plans the parts of a segment behind the first `taken` ones.
+    /// Plans the parts of a segment after the first `taken` ones.
     fn plan_parts(&mut self, parts: &[Part], taken: usize) {
         for part in parts.iter().skip(taken) {
             self.steps.push_back(Step::Media {
@@ -485,7 +492,7 @@ impl Importer {
         }
     }
 
-    /// Does what needs no answer of the origin, and begins the next fetch.
+    /// Performs steps until one needs a fetch, and begins that fetch.
     fn work(&mut self, now: Instant) {
         while self.job.is_none() {
             match self.steps.pop_front() {
@@ -514,7 +521,7 @@ impl Importer {
         }
     }
 
-    /// Hints at the part after the last one: of the next segment, if the end of this one is known.
+    /// Hints at the next part: the first of the next segment, if the current segment is complete.
     fn hint_next(&mut self) {
         let is_last = matches!(self.steps.front(), Some(Step::End));
         let hint = self.rendition.window().open().filter(|open| open.has_parts).map(|open| {
@@ -528,14 +535,14 @@ impl Importer {
     }
 }
 
-/// File name of a URI: the end of its path, without the query. Queries hold session numbers, which
-/// change while the resource does not.
+/// File name of a URI: the last component of its path, without the query. Queries are ignored, as
+/// session numbers in them change while the resource does not.
 fn file_name(uri: &str) -> &str {
     let path = uri.split(['?', '#']).next().unwrap_or(uri);
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether the segments of both playlists have the same file names, by their numbers.
+/// Whether segments of equal number have equal file names in both playlists. Gaps are ignored.
 fn agree(last: &MediaPlaylist, next: &MediaPlaylist) -> bool {
     let numbered = |playlist: &MediaPlaylist| playlist.media_sequence + playlist.skipped_segments;
     let (from, to) = (numbered(last), numbered(next));
@@ -547,7 +554,7 @@ fn agree(last: &MediaPlaylist, next: &MediaPlaylist) -> bool {
     })
 }
 
-/// Refuses durations that would make players wait for minutes.
+/// Refuses durations that exceed [`TARGET_MAX`] or, for the part target, the segment target.
 fn check_durations(playlist: &MediaPlaylist) -> Result<(), ImportError> {
     let too_long = |got, max| if got > max { Err(ImportError::TooLong { got }) } else { Ok(()) };
     too_long(playlist.target_duration, TARGET_MAX)?;

@@ -1,6 +1,6 @@
 //! Names of the resources of a rendition.
 //!
-//! Names depend on numbers and bytes alone, so two sources of one stream give equal names. Read
+//! Names depend only on numbers and bytes, so two sources of one stream yield equal names. Read
 //! [`Name`].
 
 use std::fmt;
@@ -21,13 +21,13 @@ pub enum Name {
 impl Name {
     /// Name of the initialisation section with these bytes.
     ///
-    /// The hash is FNV-1a of 64 bits: it tells the sections of one publisher apart, and is no
-    /// protection against a publisher who seeks equal hashes for its own stream.
+    /// The hash is 64-bit FNV-1a. It distinguishes the sections of one publisher, but does not
+    /// protect against a publisher that seeks equal hashes for its own stream.
     pub fn of_init(bytes: &[u8]) -> Self {
         Self::Init(anabranch_units::fnv1a(bytes.iter().copied()))
     }
 
-    /// Reads a name. Returns `None` for text that [`fmt::Display`] does not give.
+    /// Parses a name. `None` for a text that [`fmt::Display`] does not produce.
     ///
     /// ```
     /// use anabranch_live_proto::origin::Name;
@@ -46,7 +46,7 @@ impl Name {
                 None => Self::Segment(numbers.parse().ok()?),
             }
         };
-        // One text for each name, or caches would hold copies.
+        // Each name has a single text, so that caches hold no duplicates.
         (name.to_string() == text).then_some(name)
     }
 }

@@ -1,4 +1,4 @@
-//! The packager: a stream of fragmented MP4 in, a rendition out.
+//! The packager: converts a stream of fragmented MP4 into a rendition.
 //!
 //! Read [`Packager`].
 
@@ -12,35 +12,35 @@ use anabranch_media::hls::DateTime;
 use anabranch_units::{Duration, Instant};
 use std::fmt;
 
-/// Consecutive segments in bursts after which low latency is no longer offered.
+/// Number of consecutive bursty segments after which low latency is no longer offered.
 const BURSTS_MAX: u32 = 3;
-/// Media of a segment from which its pace is judged.
+/// Duration of a segment's media from which its pace is judged.
 const PACE_FROM: Duration = Duration::from_ms(500);
 
 /// Settings of a packager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackagerConfig {
-    /// Settings of the rendition. The segment target of `cut` replaces its own.
+    /// Settings of the rendition. The segment target of `cut` overrides the rendition's.
     pub rendition: RenditionConfig,
-    /// Where to cut.
+    /// Where segments and parts are cut.
     pub cut: CutConfig,
-    /// Date from which the dates of segments count: of the epoch on a shared timeline, of
-    /// [`Instant::ZERO`] on an own one. `None` for playlists without dates.
+    /// Base of the dates of segments: the date of the epoch on a shared timeline, or of
+    /// [`Instant::ZERO`] on an own timeline. `None` for playlists without dates.
     pub date: Option<DateTime>,
-    /// Numbers of the source before this one. An own timeline continues with the next number and a
-    /// discontinuity; a shared one is continued by itself.
+    /// Last numbers of the previous source. On an own timeline the new source continues with the
+    /// next number and a discontinuity. A shared timeline determines the numbers itself.
     pub predecessor: Option<Predecessor>,
 }
 
-/// Why settings or bytes are refused. After an error of the stream its connection must be closed.
+/// Reason why settings or bytes are refused. After a stream error its connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PackageError {
-    /// A setting of the rendition.
+    /// A setting of the rendition is out of range.
     Rendition(RenditionError),
-    /// A setting of the cutter, or a sample.
+    /// A setting of the cutter is out of range, or the cutter refuses a sample.
     Cut(CutError),
-    /// The bytes.
+    /// The bytes are not a valid stream.
     Stream(StreamError),
     /// The window cannot hold one segment.
     SegmentTooLarge {
@@ -74,16 +74,16 @@ pub struct Packager {
     rendition: Rendition,
     reader: StreamReader,
     cutter: Cutter,
-    /// Arrival and media time from which dates count, on an own timeline.
+    /// Arrival time and media time of the first sample, the base of dates on an own timeline.
     date_base: Option<(DateTime, MediaTime)>,
-    /// Consecutive segments that came in bursts.
+    /// Number of consecutive bursty segments.
     bursts: u32,
-    /// Whether the window has taken the segment that the cutter is in.
+    /// Whether the window has accepted the current segment of the cutter.
     has_segment: bool,
 }
 
 impl Packager {
-    /// A packager without media.
+    /// Creates a packager without media.
     ///
     /// Errors: [`PackageError`] for a setting out of its range.
     pub fn new(config: PackagerConfig) -> Result<Self, PackageError> {
@@ -116,16 +116,16 @@ impl Packager {
         &mut self.rendition
     }
 
-    /// Begins with a new body: a segment file, or the stream of an encoder that has restarted. An
-    /// unfinished fragment of the body before is dropped.
+    /// Begins a new body: a segment file, or the stream of an encoder that has restarted. An
+    /// unfinished fragment of the previous body is dropped.
     pub fn handle_body(&mut self) {
         self.reader.restart();
     }
 
     /// Takes the next bytes of the body.
     ///
-    /// Errors: [`PackageError`]; what was cut before the error stays in the window. Samples that wait
-    /// to be cut are dropped if the cutter or the window refuses them, and the next segment is
+    /// Errors: [`PackageError`]; segments cut before the error stay in the window. Uncut samples
+    /// are dropped if the cutter or the window refuses them, and the next segment is then
     /// discontinuous.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<(), PackageError> {
         let read = self.reader.handle_bytes(bytes).map_err(PackageError::Stream);
@@ -137,7 +137,7 @@ impl Packager {
         cut.and(read)
     }
 
-    /// Cuts what the reader has read.
+    /// Cuts the samples that the reader has parsed.
     fn cut_items(&mut self, now: Instant) -> Result<(), PackageError> {
         while let Some(item) = self.reader.poll_item() {
             match item {
@@ -153,7 +153,7 @@ impl Packager {
         Ok(())
     }
 
-    /// Ends the stream for good: playlists say that no segment follows.
+    /// Ends the stream permanently, so that playlists end.
     pub fn handle_end(&mut self, now: Instant) {
         self.cutter.end_segment();
         self.take_cuts(now);
@@ -187,7 +187,7 @@ impl Packager {
         }
     }
 
-    /// Date of a segment that begins at this time of the media.
+    /// Date of a segment that begins at this media time.
     fn date(&mut self, now: Instant, begin: MediaTime, is_discontinuous: bool) -> Option<DateTime> {
         let zero = self.config.date?;
         let later =
@@ -205,8 +205,8 @@ impl Packager {
         later(base, begin.as_ns().saturating_sub(since.as_ns()))
     }
 
-    /// Offers low latency while parts come at the pace of the media: a segment must take half of
-    /// its duration at the least to arrive.
+    /// Offers low latency while parts arrive at the pace of the media: a segment must take at least
+    /// half of its duration to arrive.
     fn judge_pace(&mut self, is_segment_end: bool) {
         let Some(open) = self.rendition.window().open() else { return };
         let media = open.duration();
@@ -225,7 +225,7 @@ impl Packager {
         }
     }
 
-    /// Hints at the part that is likely to come next.
+    /// Sets the hint at the part expected next.
     fn hint_next(&mut self) {
         let hint = self.rendition.window().open().and_then(|open| {
             let expected = self.cutter.expected_number()?;

@@ -1,4 +1,4 @@
-//! The playlist of a window.
+//! The media playlist of a window.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 4.4.3.7 (part target), 4.4.3.8 (hold-backs and
 //! skipping), 6.2.2 (live playlists) and 6.2.6 (hints). Read [`playlist`].
@@ -11,26 +11,27 @@ use anabranch_media::hls::{
 use anabranch_units::{ByteCount, Duration};
 use std::sync::Arc;
 
-/// Target durations of newest segments whose parts are listed (section 6.2.2).
+/// Target durations at the end of the playlist in which parts are listed (section 6.2.2).
 const PART_TARGETS_LISTED: u64 = 3;
-/// Target durations from which segments may be skipped (section 4.4.3.8: at least six).
+/// Target durations after which segments may be skipped (section 4.4.3.8: at least six).
 const SKIP_TARGETS: u64 = 6;
-/// Part targets and target durations of the hold-backs (section 4.4.3.8: at least three).
+/// Hold-backs, in part targets and in target durations (section 4.4.3.8: at least three).
 const HOLD_BACK_TARGETS: u64 = 3;
 
-/// State of a rendition that a playlist shows beside the window.
+/// State of a rendition that its playlist needs besides the window.
 #[derive(Clone, Debug)]
 pub(super) struct RenditionState {
     /// Lower bound of the target duration.
     pub segment_target: Duration,
     /// Part target. `None` if parts and blocking reload are not offered.
     pub part_target: Option<Duration>,
-    /// Part that comes next.
+    /// Name of the part expected next.
     pub hint: Option<Name>,
     pub is_ended: bool,
 }
 
-/// The target duration in whole seconds: the longest segment so far, at least the setting.
+/// The target duration, a whole number of seconds: the longest segment so far, at least the
+/// setting.
 pub(super) fn target_duration(window: &Window, segment_target: Duration) -> Duration {
     let longest = window.longest().max(segment_target);
     // Section 4.4.3.1: durations are rounded to the nearest second before they are compared.
@@ -38,7 +39,7 @@ pub(super) fn target_duration(window: &Window, segment_target: Duration) -> Dura
     Duration::from_secs(nearest_s.max(1))
 }
 
-/// The whole playlist. Returns `None` for a window without a segment or part.
+/// The whole playlist. `None` for a window without a segment or part.
 pub(super) fn playlist(window: &Window, shown: &RenditionState) -> Option<MediaPlaylist> {
     let target_duration = target_duration(window, shown.segment_target);
     let mut parts_from = Duration::ZERO;

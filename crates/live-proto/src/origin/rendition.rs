@@ -1,4 +1,4 @@
-//! One rendition of a source: its window, and the requests for it.
+//! One rendition of a source: its window of segments, and the requests for them.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 6.2.5.1 (delta updates), 6.2.5.2 (blocking reload)
 //! and 6.2.6 (hints). Read [`Rendition`].
@@ -15,27 +15,28 @@ use std::sync::Arc;
 
 /// Most requests that may wait at once, whatever the setting.
 pub const REQUESTS_MAX: usize = 65_536;
-/// Target durations after which a blocked request is refused (section 6.2.5.2).
+/// Number of target durations after which a blocked request is refused (section 6.2.5.2).
 const BLOCKED_TARGETS: u64 = 3;
-/// Segments that a request may be ahead of the last whole one (section 6.2.5.2).
+/// Most segments that a request may be ahead of the last complete one (section 6.2.5.2).
 const SEGMENTS_AHEAD_MAX: u64 = 2;
-/// Target durations for which media and blocking playlists may be cached.
+/// Number of target durations for which caches may keep media and blocking playlists.
 const MEDIA_FRESH_TARGETS: u64 = 6;
 
 /// Settings of a rendition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenditionConfig {
-    /// Target of a segment's duration.
+    /// Target duration of segments.
     pub segment_target: Duration,
-    /// Whole segments that a playlist lists, at least 3. As many again can still be fetched.
+    /// Number of complete segments that a playlist lists, at least 3. The same number of older
+    /// segments can still be fetched.
     pub listed_segments: usize,
     /// Most bytes of the window. The oldest segments leave it first.
     pub window_bytes_max: ByteCount,
     /// Most requests that wait at once.
     pub requests_max: usize,
-    /// Whether bytes of a part are sent before the part is whole. The standard forbids that towards
-    /// players (section 6.2.6), which would measure the encoder's rate; between relays it saves the
-    /// time of one part's transmission at each.
+    /// Whether bytes of a part are sent before the part is complete. The standard forbids this
+    /// towards players (section 6.2.6), as they would measure the encoder's rate. Between relays it
+    /// saves the transmission time of one part at each relay.
     pub sends_unfinished_parts: bool,
 }
 
@@ -51,7 +52,7 @@ impl Default for RenditionConfig {
     }
 }
 
-/// Why a setting of a rendition is refused.
+/// Reason why a setting of a rendition is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RenditionError {
@@ -77,7 +78,7 @@ impl fmt::Display for RenditionError {
 
 impl std::error::Error for RenditionError {}
 
-/// A request, by a number that the driver chooses. It is free again after [`Answer::End`] or
+/// Number of a request, chosen by the driver. The number may be reused after [`Answer::End`] or
 /// [`Answer::Aborted`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -89,9 +90,10 @@ pub enum Status {
     Ok,
     /// The directives ask for media too far ahead.
     BadRequest,
-    /// There is no such resource, or it is gone.
+    /// The resource does not exist, or has left the window.
     NotFound,
-    /// The resource did not come in time, no media have come yet, or too many requests wait.
+    /// The resource was not complete in time, the stream has no media yet, or too many requests
+    /// wait.
     Unavailable,
 }
 
@@ -110,9 +112,9 @@ impl Status {
 /// How long caches may keep an answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Not at all (`no-store`).
+    /// Caches may not keep the answer (`no-store`).
     NoStore,
-    /// For this time after it was made (`max-age`).
+    /// Longest time in a cache, counted from when the body was complete (`max-age`).
     MaxAge(Duration),
 }
 
@@ -123,7 +125,8 @@ pub struct Head {
     pub status: Status,
     /// How long caches may keep the answer.
     pub freshness: Freshness,
-    /// Time since the body was complete (`Age`). Zero for playlists, which are made for the answer.
+    /// Time since the body was complete (`Age`). Zero for playlists, which are generated on
+    /// request.
     pub age: Duration,
     /// Length of the body. `None` for a body that is not yet complete.
     pub length: Option<ByteCount>,
@@ -134,7 +137,7 @@ pub struct Head {
 /// Piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The head, once and first.
+    /// The head: the first item of each answer.
     Head(Head),
     /// Bytes of the body.
     Data(Arc<[u8]>),
@@ -149,20 +152,20 @@ pub enum Answer {
 struct WaitingRequest {
     name: Name,
     directives: DeliveryDirectives,
-    /// When the request is refused. `None` once the head is sent.
+    /// When the request is refused. `None` once the head has been sent.
     deadline: Option<Instant>,
-    /// Parts and pieces of the next part that have been sent.
+    /// Number of whole parts sent, and of pieces sent of the part after them.
     parts_sent: usize,
     pieces_sent: usize,
 }
 
-/// The playlist as text.
+/// The playlist as text, whole and as a delta update.
 #[derive(Clone, Debug)]
 struct PlaylistText {
     /// Revision of the window that the text shows.
     revision: u64,
     whole: Arc<[u8]>,
-    /// The delta update. `None` if no segment is old enough.
+    /// The delta update. `None` if no segment is old enough to be skipped.
     delta: Option<Arc<[u8]>>,
 }
 
@@ -177,14 +180,14 @@ pub struct Rendition {
     shown: RenditionState,
     waiting: BTreeMap<RequestId, WaitingRequest>,
     answers: VecDeque<(RequestId, Answer)>,
-    /// `None` after a change that is not the window's.
+    /// Text of the current playlist. `None` after a change outside the window.
     written: Option<PlaylistText>,
-    /// Highest [`Window::newest_peak`] so far.
+    /// Highest value of [`Window::newest_peak`] so far.
     peak_rate: Option<BitRate>,
 }
 
 impl Rendition {
-    /// A rendition without media.
+    /// Creates a rendition without media.
     ///
     /// Errors: [`RenditionError`] for a setting out of its range.
     pub fn new(config: RenditionConfig) -> Result<Self, RenditionError> {
@@ -215,10 +218,10 @@ impl Rendition {
         })
     }
 
-    /// Takes a request for a resource. Directives count for the playlist only.
+    /// Takes a request for a resource. Directives apply only to the playlist.
     ///
-    /// A playlist without directives is answered at once, and so are all playlists while the stream
-    /// is not offered with low latency.
+    /// A playlist without directives is answered at once. While the stream is not offered with low
+    /// latency, all playlists are.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -238,7 +241,7 @@ impl Rendition {
         }
     }
 
-    /// Forgets a request whose client is gone.
+    /// Drops a request whose client has disconnected.
     pub fn handle_cancel(&mut self, id: RequestId) {
         self.waiting.remove(&id);
         self.answers.retain(|(of, _)| *of != id);
@@ -278,7 +281,7 @@ impl Rendition {
         self.shown.part_target.is_some()
     }
     /// Peak segment bit rate so far (RFC 8216, section 4.1), for the multivariant playlist. `None`
-    /// until segments of half the target duration are whole.
+    /// until complete segments last half the target duration together.
     pub fn peak_rate(&self) -> Option<BitRate> {
         self.peak_rate
     }
@@ -302,7 +305,7 @@ impl Rendition {
         &self.window
     }
 
-    /// Offers low latency with this part target, or ends the offer.
+    /// Offers low latency with this part target, or withdraws the offer on `None`.
     pub(super) fn offer_parts(&mut self, part_target: Option<Duration>) {
         if self.shown.part_target != part_target {
             self.shown.part_target = part_target;
@@ -310,7 +313,7 @@ impl Rendition {
         }
     }
 
-    /// Names the part that comes next.
+    /// Sets the hint at the next part.
     pub(super) fn hint(&mut self, hint: Option<Name>) {
         if self.shown.hint != hint {
             self.shown.hint = hint;
@@ -345,7 +348,7 @@ impl Rendition {
         self.advance_all(now);
     }
 
-    /// Announces that no segment follows.
+    /// Ends the stream: no segment follows.
     pub(super) fn end(&mut self, now: Instant) {
         self.window.end_segment();
         self.shown.is_ended = true;
@@ -353,7 +356,7 @@ impl Rendition {
         self.advance_all(now);
     }
 
-    /// Continues all waiting requests after a change of the window.
+    /// Continues all waiting requests after the window has changed.
     pub(super) fn advance_all(&mut self, now: Instant) {
         let ids: Vec<RequestId> = self.waiting.keys().copied().collect();
         for id in ids {
@@ -365,7 +368,7 @@ impl Rendition {
         }
     }
 
-    /// Answers a request as far as possible. Returns the request if it goes on waiting.
+    /// Answers a request as far as possible. Returns the request if it must keep waiting.
     fn advance(&mut self, now: Instant, id: RequestId, waiting: WaitingRequest) -> Option<WaitingRequest> {
         match waiting.name {
             Name::Playlist => self.advance_playlist(id, waiting),
@@ -416,7 +419,7 @@ impl Rendition {
         None
     }
 
-    /// The playlist of now. `None` without media.
+    /// The current playlist. `None` without media.
     fn written(&mut self) -> Option<PlaylistText> {
         let revision = self.window.revision();
         if self.written.as_ref().is_none_or(|written| written.revision != revision) {
@@ -441,7 +444,7 @@ impl Rendition {
         msn > last && part >= has.saturating_add(limit)
     }
 
-    /// Whether the playlist has this segment or part, or a later one (section 6.2.5.2).
+    /// Whether the playlist has this segment or part, or a later segment or part (section 6.2.5.2).
     fn has(&self, msn: u64, part: Option<u64>) -> bool {
         let Some(newest) = self.window.newest() else { return true };
         let Some(part) = part else { return self.window.newest_whole() >= Some(msn) };
@@ -452,12 +455,13 @@ impl Rendition {
         if (segment.whole_parts() as u64) > part {
             return true;
         }
-        // A part behind the last of its segment is the first of the next one.
+        // A part number beyond the last part of its segment means the first part of the next
+        // segment.
         segment.is_whole
             && self.window.segment(msn + 1).is_some_and(|next| next.whole_parts() > 0 || next.is_whole)
     }
 
-    /// Sends what there is of a segment or part.
+    /// Sends the available bytes of a segment or part.
     fn advance_media(
         &mut self,
         now: Instant,
@@ -526,7 +530,7 @@ impl Rendition {
         self.answers.push_back((id, Answer::Head(head)));
     }
 
-    /// Ends an answer whose body will not come. Returns `None`: the request waits no longer.
+    /// Ends an answer whose body cannot be completed. Returns `None`, as the request is finished.
     fn fail(&mut self, id: RequestId, has_head: bool) -> Option<WaitingRequest> {
         if has_head {
             self.answers.push_back((id, Answer::Aborted));

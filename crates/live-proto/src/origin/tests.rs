@@ -1,4 +1,4 @@
-//! Publishers, windows and requests of an origin.
+//! Tests of an origin: publishers, windows and requests.
 
 use super::window::NewSegment;
 use super::*;
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 mod imports;
 
-/// 7 s of ffmpeg: 25 pictures a second, a key frame each second, fragments of 40 ms.
+/// 7 s of video by ffmpeg: 25 pictures per second, a key frame each second, fragments of 40 ms.
 const FRAMES: &[u8] = include_bytes!("../../../media/tests/cmaf/frames.mp4");
-/// The same in fragments of 120 ms.
+/// The same video in fragments of 120 ms.
 const FRAGMENTS_120MS: &[u8] = include_bytes!("../../../media/tests/cmaf/fragments_120ms.mp4");
 
-/// A stream's boxes before the first fragment, and its fragments.
+/// Splits a stream into the boxes before the first fragment and the fragments.
 fn fragments(stream: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let begins: Vec<usize> =
         stream.windows(4).enumerate().filter(|(_, kind)| kind == b"moof").map(|(at, _)| at - 4).collect();
@@ -40,7 +40,7 @@ fn config(timeline: Timeline) -> PackagerConfig {
 const OWN: Timeline = Timeline::Own { first: 0 };
 const SHARED: Timeline = Timeline::Shared { epoch: MediaTime::from_ns(0) };
 
-/// A body that has ended, or is still coming.
+/// A received answer, complete or not.
 #[derive(Clone, Debug, Default)]
 struct ReceivedBody {
     head: Option<Head>,
@@ -73,7 +73,7 @@ impl Bench {
         Self { packager, now: Instant::from_ns(1_000), received: BTreeMap::new(), next_id: 0 }
     }
 
-    /// Feeds `count` fragments from number `first`, one each `interval`.
+    /// Feeds `count` fragments from index `first`, one per `interval`.
     fn feed(&mut self, stream: &[u8], first: usize, count: usize, interval: Duration) {
         let (init, fragments) = fragments(stream);
         if first == 0 {
@@ -137,7 +137,7 @@ fn blocking(msn: u64, part: Option<u64>) -> DeliveryDirectives {
 }
 
 #[test]
-fn first_playlist_never_waits() {
+fn playlist_without_media_is_refused_at_once() {
     let mut bench = Bench::new(config(OWN));
     for directives in [DeliveryDirectives::default(), blocking(0, None)] {
         let id = bench.ask(Name::Playlist, directives);
@@ -149,7 +149,7 @@ fn first_playlist_never_waits() {
 }
 
 #[test]
-fn playlist_lists_parts_and_hints_at_the_next() {
+fn playlist_lists_parts_and_hints_the_next_part() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 86, FRAME);
     let playlist = bench.playlist();
@@ -164,7 +164,7 @@ fn playlist_lists_parts_and_hints_at_the_next() {
     assert_eq!(open.parts.len(), 7);
     assert_eq!(open.head.date.expect("a date").as_unix_ms(), 1_767_323_047_000);
     assert_eq!(playlist.preload_hints[0].uri, "1.7.m4s");
-    // All that is listed can be fetched, and the parts are the segment.
+    // Each listed resource can be fetched, and the parts concatenated equal the segment.
     let map = playlist.segments[0].head.map.as_ref().expect("a map").uri.clone();
     assert_eq!(bench.body(Name::read(&map).expect("a name")), fragments(FRAMES).0);
     let parts: Vec<u8> = (0..10).flat_map(|part| bench.body(Name::Part(0, part))).collect();
@@ -172,7 +172,7 @@ fn playlist_lists_parts_and_hints_at_the_next() {
 }
 
 #[test]
-fn hint_at_a_segments_end_names_the_next() {
+fn hint_at_segment_end_names_next_segments_first_part() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 51, FRAME);
     let playlist = bench.playlist();
@@ -197,14 +197,14 @@ fn blocking_playlist_waits_for_its_part() {
     let got = bench.answer(part);
     assert_eq!(got.playlist().open.map(|open| open.parts.len()), Some(8));
     assert_eq!(got.head.map(|head| head.freshness), Some(Freshness::MaxAge(Duration::from_secs(12))));
-    // Safari asks for the whole segment.
+    // Safari asks for a whole segment, without a part number.
     assert_eq!(bench.answer(segment).status(), None);
     bench.feed(FRAMES, 91, 11, FRAME);
     assert_eq!(bench.answer(segment).playlist().next_msn(), 2);
 }
 
 #[test]
-fn part_behind_the_last_waits_for_the_next_segment() {
+fn part_past_a_segments_end_waits_for_next_segment() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 96, FRAME);
     let id = bench.ask(Name::Playlist, blocking(1, Some(10)));
@@ -238,7 +238,7 @@ fn requests_too_far_ahead_are_refused() {
 }
 
 #[test]
-fn blocked_request_is_refused_after_three_targets() {
+fn blocked_request_is_refused_after_three_target_durations() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 86, FRAME);
     let id = bench.ask(Name::Playlist, blocking(1, Some(7)));
@@ -265,7 +265,8 @@ fn lost_segment_files_become_gaps() {
     let mut bench = Bench::new(config(OWN));
     for (file, bytes) in HLS_FILES.iter().enumerate() {
         bench.packager.handle_body();
-        // The second half of a body that is cut off is lost; the file comes again.
+        // The publisher is cut off halfway through the first segment's file, and sends the file
+        // again.
         if file == 1 {
             let half = &bytes[..bytes.len() / 2];
             bench.packager.handle_bytes(bench.now, half).expect("ffmpeg writes valid boxes");
@@ -283,7 +284,7 @@ fn lost_segment_files_become_gaps() {
 #[test]
 fn bursty_stream_offers_no_blocking_reload() {
     let mut bench = Bench::new(config(OWN));
-    // Whole segments of 2 s at once, as ffmpeg uploads files.
+    // All bytes of a 2 s segment arrive at once, as when ffmpeg uploads files.
     for segment in 0..3 {
         bench.feed(FRAMES, 50 * segment, 50, Duration::ZERO);
         bench.now += Duration::from_secs(2);
@@ -361,7 +362,7 @@ fn restarted_source_continues_after_its_predecessor() {
     let playlist = second.playlist();
     assert_eq!((playlist.media_sequence, playlist.discontinuity_sequence), (4, 0));
     assert!(playlist.segments[0].head.is_discontinuous);
-    // The encoder alone restarts.
+    // Only the encoder restarts.
     second.packager.handle_body();
     second.feed(FRAMES, 0, 91, FRAME);
     let playlist = second.playlist();
@@ -372,7 +373,7 @@ fn restarted_source_continues_after_its_predecessor() {
 }
 
 #[test]
-fn two_sources_of_one_channel_number_alike() {
+fn sources_with_shared_timeline_produce_equal_segments() {
     let mut first = Bench::new(config(SHARED));
     first.feed(FRAMES, 0, 175, FRAME);
     let mut second = Bench::new(config(SHARED));
@@ -397,7 +398,7 @@ fn two_sources_of_one_channel_number_alike() {
 }
 
 #[test]
-fn delta_update_leaves_out_old_segments() {
+fn delta_update_skips_old_segments() {
     let mut settings = config(OWN);
     settings.cut.segment_target = Duration::from_ms(200);
     settings.cut.part_target = Duration::from_ms(200);
@@ -466,9 +467,9 @@ fn settings_out_of_range_are_refused() {
     assert!(with(&|config| config.requests_max = REQUESTS_MAX + 1).is_err());
 }
 
-/// A segment of a fifth of the target counted as if it lasted the target.
+/// The peak rate once included a segment of a fifth of the target as if it lasted the target.
 #[test]
-fn peak_rate_is_of_segments_near_the_target() {
+fn peak_rate_covers_segments_near_the_target_duration() {
     let mut rendition = Rendition::new(RenditionConfig::default()).expect("the settings are in range");
     let mut segment = |number: u64, ms: u64, bytes: usize| {
         let now = Instant::from_ns(number * 1_000_000_000);
@@ -479,7 +480,7 @@ fn peak_rate_is_of_segments_near_the_target() {
         rendition.end_segment(now);
         rendition.peak_rate().map(BitRate::as_bps)
     };
-    // The target is 2 s: sets last 1 to 3 s.
+    // The target is 2 s, so the rate is measured over runs of segments that last 1 to 3 s.
     assert_eq!(segment(0, 400, 50_000), None);
     assert_eq!(segment(1, 600, 75_000), Some(1_000_000), "both together");
     assert_eq!(segment(2, 400, 150_000), Some(1_800_000), "with the one before");
@@ -488,7 +489,7 @@ fn peak_rate_is_of_segments_near_the_target() {
 }
 
 #[test]
-fn stream_that_ends_says_so() {
+fn ended_stream_ends_its_playlist() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 91, FRAME);
     let waiting = bench.ask(Name::Playlist, blocking(2, None));
@@ -516,7 +517,7 @@ fn stream_other_than_mp4_is_refused_in_one_line() {
     bench.packager.handle_bytes(bench.now, init).expect("a new body begins anew");
 }
 
-/// A fragment of one sample of 1 MiB without duration, of track 1.
+/// A fragment of track 1 with one sample of 1 MiB and of duration 0.
 fn still_megabyte() -> Vec<u8> {
     let boxed = |kind: &[u8; 4], contents: &[u8]| {
         let mut bytes = (contents.len() as u32 + 8).to_be_bytes().to_vec();
@@ -527,7 +528,7 @@ fn still_megabyte() -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
     let mut boxes = boxed(b"tfhd", &words(&[0x2_0038, 1, 0, 1 << 20, 0]));
     boxes.extend(boxed(b"tfdt", &words(&[0, 0])));
-    // The data begin behind the moof of 80 bytes and the header of the mdat.
+    // The data begin after the moof of 80 bytes and the mdat header of 8 bytes.
     boxes.extend(boxed(b"trun", &words(&[1, 1, 88])));
     let mut bytes = boxed(b"moof", &boxed(b"traf", &boxes));
     assert_eq!(bytes.len(), 80);
@@ -536,7 +537,7 @@ fn still_megabyte() -> Vec<u8> {
 }
 
 #[test]
-fn refused_stream_leaves_nothing_for_the_next() {
+fn refused_stream_leaves_no_data_for_next_stream() {
     let mut bench = Bench::new(config(OWN));
     bench.feed(FRAMES, 0, 60, FRAME);
     bench.packager.handle_body();
@@ -576,7 +577,8 @@ proptest! {
                 _ => { bench.ask(Name::Playlist, DeliveryDirectives::default()); }
             }
         }
-        // All that waits is answered once the stream has ended.
+        // All waiting requests are answered once the stream has ended or their deadlines have
+        // passed.
         bench.packager.handle_end(bench.now);
         bench.drain();
         while let Some(at) = bench.packager.rendition().poll_timeout() {
@@ -591,7 +593,7 @@ proptest! {
     }
 
     #[test]
-    fn names_read_back(segment: u64, part: u64) {
+    fn resource_names_survive_a_text_round_trip(segment: u64, part: u64) {
         for name in [Name::Playlist, Name::Init(segment), Name::Segment(segment), Name::Part(segment, part)] {
             prop_assert_eq!(Name::read(&name.to_string()), Some(name));
         }

@@ -1,4 +1,4 @@
-//! The live window: the newest segments of one rendition with their bytes.
+//! The live window: the newest segments of one rendition, with their bytes.
 //!
 //! Leaves out: requests. Read [`Window`].
 
@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 /// Most segments that a window holds.
 pub const WINDOW_SEGMENTS_MAX: usize = 1_024;
-/// Most parts of one segment; further ones are joined to the last.
+/// Most parts of one segment. Further parts are joined to the last part.
 pub const PARTS_PER_SEGMENT_MAX: usize = 1_024;
 
-/// Longest segment, twice the longest target with some reserve. A longer one becomes a missing
-/// segment, as its duration would become every player's distance from the live edge.
+/// Longest duration of a segment: twice the longest target, and a reserve. A longer segment becomes
+/// a gap, as players would stay behind the live edge by its duration.
 pub const SEGMENT_DURATION_MAX: Duration = Duration::from_secs(150);
 
-/// Numbers from which a source continues that takes another one's place.
+/// Last numbers of a source, from which its replacement continues.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Predecessor {
     /// Number of the newest segment.
@@ -30,7 +30,7 @@ pub struct Predecessor {
 /// An initialisation section.
 #[derive(Debug)]
 pub(super) struct StoredInit {
-    /// Name in playlists, which depends on the bytes alone.
+    /// Name in playlists, derived from the bytes alone.
     pub name: Name,
     pub bytes: Arc<[u8]>,
     pub codecs: CodecInfo,
@@ -39,13 +39,13 @@ pub(super) struct StoredInit {
 /// A part of a segment.
 #[derive(Debug)]
 pub(super) struct StoredPart {
-    /// Its bytes, in the pieces in which they came.
+    /// Bytes of the part, in pieces as received.
     pub pieces: Vec<Arc<[u8]>>,
     pub size_bytes: u64,
-    /// `None` until the part is whole.
+    /// Duration of the part. `None` until the part is complete.
     pub duration: Option<Duration>,
     pub is_independent: bool,
-    /// When the last piece came.
+    /// When the last piece arrived.
     pub changed_at: Instant,
 }
 
@@ -53,13 +53,13 @@ pub(super) struct StoredPart {
 #[derive(Debug)]
 pub(super) struct StoredSegment {
     pub number: u64,
-    /// `None` for a missing segment of a stream that has not begun.
+    /// Initialisation section. `None` for a gap before the first initialisation section.
     pub init: Option<Arc<StoredInit>>,
     pub date: Option<DateTime>,
     pub is_discontinuous: bool,
     pub is_gap: bool,
     pub is_whole: bool,
-    /// Whether its parts may be listed.
+    /// Whether playlists may list the segment's parts.
     pub has_parts: bool,
     pub parts: Vec<StoredPart>,
     /// When the segment began.
@@ -73,44 +73,44 @@ impl StoredSegment {
     pub fn duration(&self) -> Duration {
         self.parts.iter().filter_map(|part| part.duration).fold(Duration::ZERO, |sum, part| sum + part)
     }
-    /// Number of whole parts.
+    /// Number of complete parts.
     pub fn whole_parts(&self) -> usize {
         self.parts.iter().filter(|part| part.duration.is_some()).count()
     }
-    /// When the last byte came.
+    /// When the last byte arrived.
     pub fn changed_at(&self) -> Instant {
         self.parts.last().map_or(self.begun_at, |part| part.changed_at)
     }
 }
 
-/// Attributes of a segment that begins.
+/// Attributes of a new segment.
 #[derive(Debug)]
 pub(super) struct NewSegment {
     pub number: u64,
     pub date: Option<DateTime>,
     pub is_discontinuous: bool,
-    /// Whether its parts may be listed.
+    /// Whether playlists may list the segment's parts.
     pub has_parts: bool,
 }
 
 /// The newest segments of one rendition.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// Segments by number, without gaps. Only the last can be open.
+    /// Segments with consecutive numbers. Only the last segment can be open.
     segments: VecDeque<StoredSegment>,
     /// Number of segments that playlists list.
     listed: usize,
     bytes_max: u64,
     bytes: u64,
-    /// The initialisation section of the next segment.
+    /// Initialisation section of the next segment.
     init: Option<Arc<StoredInit>>,
-    /// Discontinuities before the first listed segment.
+    /// Number of discontinuities before the first listed segment.
     discontinuities_before: u64,
-    /// First number that playlists list. It never falls.
+    /// Number of the first listed segment. It never decreases.
     first_listed: u64,
-    /// Longest segment so far.
+    /// Duration of the longest segment so far.
     longest: Duration,
-    /// Counts changes that playlists show.
+    /// Number of changes so far that are visible in playlists.
     revision: u64,
 }
 
@@ -142,12 +142,12 @@ impl Window {
         ByteCount::new(self.bytes)
     }
 
-    /// Continues the numbers of a window that is lost.
+    /// Continues the numbers of a predecessor.
     pub fn continue_after(&mut self, predecessor: Predecessor) {
         self.discontinuities_before = predecessor.discontinuities;
     }
 
-    /// Numbers from which a successor can continue.
+    /// Numbers from which another source can continue. `None` before the first segment.
     pub fn predecessor(&self) -> Option<Predecessor> {
         let marked = self.listed().filter(|segment| segment.is_discontinuous).count() as u64;
         let discontinuities = self.discontinuities_before + marked;
@@ -159,17 +159,17 @@ impl Window {
         self.segments.back().filter(|segment| !segment.is_whole)
     }
 
-    /// Number of the newest segment, open or whole.
+    /// Number of the newest segment, open or complete.
     pub fn newest(&self) -> Option<u64> {
         self.segments.back().map(|segment| segment.number)
     }
 
-    /// Number of the newest whole segment.
+    /// Number of the newest complete segment.
     pub fn newest_whole(&self) -> Option<u64> {
         self.segments.iter().rev().find(|segment| segment.is_whole).map(|segment| segment.number)
     }
 
-    /// Segments that playlists list, the open one included.
+    /// Segments that playlists list, including the open segment.
     pub fn listed(&self) -> impl DoubleEndedIterator<Item = &StoredSegment> {
         let first = self.first_listed;
         self.segments.iter().filter(move |segment| segment.number >= first)
@@ -180,8 +180,9 @@ impl Window {
         self.segments.get(usize::try_from(number.checked_sub(first)?).ok()?)
     }
 
-    /// Highest bit rate of contiguous whole segments that end with the newest one and last 0.5 to
-    /// 1.5 times `target`, rounded up. `None` if there are none, as behind a missing segment.
+    /// Highest bit rate, rounded up, of contiguous complete segments that include the newest one
+    /// and last 0.5 to 1.5 times `target` together. `None` if no run of segments does, for example
+    /// after a gap.
     ///
     /// Source: RFC 8216, section 4.1 (peak segment bit rate).
     pub fn newest_peak(&self, target: Duration) -> Option<BitRate> {
@@ -212,16 +213,16 @@ impl Window {
         self.init.as_ref().map(|init| &init.codecs)
     }
 
-    /// Takes the initialisation section of the segments that follow.
+    /// Stores the initialisation section of the following segments.
     pub fn begin_init(&mut self, bytes: Vec<u8>) {
         let (name, codecs) = (Name::of_init(&bytes), CodecInfo::of_init(&bytes));
         self.init = Some(Arc::new(StoredInit { name, bytes: bytes.into(), codecs }));
     }
 
-    /// Begins a segment; an open one is ended. Numbers that are left out become missing segments,
-    /// unless they are more than the window lists: then the window is emptied.
+    /// Begins a segment, and ends an open one. Skipped numbers become gaps, or empty the window if
+    /// they are at least as many as a playlist lists.
     ///
-    /// A number that is not above the newest one is ignored; returns whether the segment has begun.
+    /// A number that is not above the newest one is ignored. Returns whether the segment has begun.
     pub fn begin_segment(&mut self, now: Instant, new: NewSegment) -> bool {
         let next = self.newest().map(|newest| newest + 1);
         if next.is_some_and(|next| new.number < next) || new.number == u64::MAX {
@@ -281,11 +282,12 @@ impl Window {
         self.trim();
     }
 
-    /// Ends the open part.
+    /// Completes the open part.
     pub fn end_part(&mut self, now: Instant, duration: Duration, is_independent: bool) {
         let Some(segment) = self.segments.back_mut().filter(|segment| !segment.is_whole) else { return };
         if let Some(part) = segment.parts.last_mut() {
-            // A part to which a further one was joined has a duration already.
+            // A full segment joins further parts to its last part, which then has a duration
+            // already.
             part.duration = Some(part.duration.map_or(duration, |own| own + duration));
             part.is_independent |= is_independent;
             part.changed_at = now;
@@ -293,8 +295,8 @@ impl Window {
         }
     }
 
-    /// Ends the open segment. One without a whole part, or longer than [`SEGMENT_DURATION_MAX`],
-    /// becomes a missing segment.
+    /// Ends the open segment. A segment without a complete part, or longer than
+    /// [`SEGMENT_DURATION_MAX`], becomes a gap.
     pub fn end_segment(&mut self) {
         let Some(segment) = self.segments.back_mut().filter(|segment| !segment.is_whole) else { return };
         let is_too_long = segment.duration() > SEGMENT_DURATION_MAX;
@@ -308,8 +310,8 @@ impl Window {
         self.trim();
     }
 
-    /// Drops what is beyond the limits. Segments stay as long again after playlists list them no
-    /// longer, unless the bytes are needed.
+    /// Drops segments beyond the limits. After a segment leaves the playlist it stays for as many
+    /// segments again, unless memory is short.
     fn trim(&mut self) {
         let end = self.newest().map_or(0, |newest| newest + 1);
         let open = u64::from(self.open().is_some());
@@ -339,7 +341,7 @@ impl Window {
         }
     }
 
-    /// Whether the open segment alone exceeds the window.
+    /// Whether the open segment alone exceeds the window's bytes.
     pub fn is_overfull(&self) -> bool {
         self.bytes > self.bytes_max
     }

@@ -1,5 +1,5 @@
-//! A plain check of a plan against Figure 4.8 with the corrections of [`super`], independent of the
-//! optimiser.
+//! A direct check of a plan against Figure 4.8 with the corrections of [`super`], independent of
+//! the optimiser.
 //!
 //! Capacities are compared in whole bits per second. Read [`check`] first.
 
@@ -9,35 +9,35 @@ use crate::network::{NodeId, Tier};
 use anabranch_units::{BitRate, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Largest share by which a stated sum may differ from the recomputed one: sums of a million terms
-/// of 52-bit numbers.
+/// Largest relative difference between a stated and a recomputed sum. It allows for the rounding of
+/// a million terms of 52-bit numbers.
 pub const SUM_TOLERANCE: f64 = 1e-9;
 
 /// A constraint that a plan breaks.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// Trees out of order, or two of one object.
+    /// Trees out of order, or two trees of one object.
     TreesOutOfOrder(ObjectId),
-    /// An object, a link or a group link that the program does not have.
+    /// An object, a link or a group link that does not exist: kind, index.
     Unknown(&'static str, u32),
-    /// A link that one tree lists twice.
+    /// A link that occurs twice in one tree: object, kind, index.
     LinkTwice(ObjectId, &'static str, u32),
-    /// A link whose objects need more than its planned capacity: link, need, planned.
+    /// A link whose streams exceed its planned capacity: link, load, planned capacity.
     OverCapacity(LinkId, BitRate, BitRate),
-    /// A group link whose objects need more than its planned capacity: link, need, planned.
+    /// A group link whose streams exceed its planned capacity: link, load, planned capacity.
     OverGroupCapacity(GroupLinkId, BitRate, BitRate),
     /// A node that sends an object without receiving it.
     SendsWithoutReceiving(ObjectId, NodeId),
     /// A node that receives an object twice.
     ReceivesTwice(ObjectId, NodeId),
-    /// A source that sends a channel that it does not hold.
+    /// A source that sends an object of a channel it does not hold.
     NotHeld(ObjectId, NodeId),
     /// A group that receives an object twice.
     ServedTwice(ObjectId, GroupId),
     /// A group that receives an object without a request.
     NotRequested(ObjectId, GroupId),
-    /// A stated sum that differs from the recomputed one: which, stated, recomputed.
+    /// A stated sum that differs from the recomputed sum: name, stated, recomputed.
     WrongSum(&'static str, f64, f64),
     /// An objective above the certified bound: objective, bound.
     AboveBound(f64, f64),
@@ -158,7 +158,7 @@ pub fn evaluate(program: &Program, trees: &[Tree]) -> Result<PlanSums, Violation
     Ok(sums)
 }
 
-/// Follows one tree from the sources to the groups and adds its sums.
+/// Follows one tree from the sources to the groups, and adds to the sums.
 fn follow(program: &Program, tree: &Tree, sums: &mut PlanSums) -> Result<(), Violation> {
     let network = program.network();
     let object = program.offers()[tree.object.index()].object;

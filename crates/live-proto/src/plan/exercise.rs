@@ -1,13 +1,13 @@
-//! An exercise of the readers of recorded requests, for a fuzz target.
+//! Exercise of the readers of recorded requests, for a fuzz target.
 
 use super::generator::{Workload, WorkloadKind};
 use super::recorded::{RecordFormat, RecordedWindow, Records};
 use anabranch_units::{Duration, Seed};
 
-/// A file of recorded requests; the first byte chooses its columns: `T` for Twitch's sessions, `S` for
-/// its snapshots, any other byte is part of an operator's log. Returns whether the file is read.
+/// Reads a file of recorded requests. A first byte `T` means Twitch's sessions, and `S` its
+/// snapshots. Any other byte is part of an operator's log. Returns whether the file is valid.
 ///
-/// Panics: if the completed arrivals have other viewers than the file.
+/// Panics: if the completed arrivals and the file differ in viewers.
 pub fn exercise_records(bytes: &[u8]) -> bool {
     let (format, text) = match bytes.split_first() {
         Some((b'T', text)) => (RecordFormat::Twitch2019, text),
@@ -40,7 +40,7 @@ mod tests {
     use anabranch_testing::replay;
 
     #[test]
-    fn corpus_replays() {
+    fn fuzz_corpus_results_match_the_file_names() {
         assert!(replay("live_records", super::exercise_records) >= 10);
     }
 }

@@ -1,14 +1,14 @@
 //! Plans with a certificate: Lagrangian relaxation of link capacities.
 //!
-//! At given prices of capacity each object's tree is sought alone: a facility location in two
-//! levels (`object_workspace`). Its profit has an upper bound by dual ascent and branch and bound
-//! (`dual`), or by prices of its groups (`head`). The objects' bounds and the value of all
-//! capacities bound any plan's objective. Prices move by incremental mirror descent (`prices`).
-//! Trees within capacities follow from an order by profit, and are improved at falling prices
-//! (`repair`).
+//! At given prices of capacity the best tree of each object is sought independently: a two-level
+//! facility location (`object_workspace`). Dual ascent and branch and bound (`dual`), or prices of
+//! its groups (`head`), bound its profit from above. The sum of the objects' bounds and of the
+//! value of all capacities bounds the objective of every plan. Prices move by incremental mirror
+//! descent (`prices`). Trees within capacities are found by placing objects in order of profit, and
+//! are then improved at falling prices (`repair`).
 //!
-//! Invariants: a plan satisfies [`super::check`]; its bound is at least any plan's objective; equal
-//! inputs have equal answers.
+//! Invariants: a plan satisfies [`super::check`]; its bound is at least the objective of any plan;
+//! equal inputs yield equal plans.
 //! Cost: linear in the requests for each pass. Read [`Optimiser`] first.
 
 mod dual;
@@ -34,11 +34,12 @@ use repair::{PlacedTrees, Repair, Search};
 /// Effort of a search.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Optimiser {
-    /// Passes over all objects, at least 1.
+    /// Number of passes over all objects, at least 1.
     pub passes: u32,
-    /// Batches of a pass, at least 1; prices move after each. A pass has no more batches than objects.
+    /// Number of batches in a pass, at least 1. Prices move after each batch. A pass has at most
+    /// one batch per object.
     pub batches: u32,
-    /// Seed of the order of objects.
+    /// Seed of the random order of objects.
     pub seed: Seed,
 }
 
@@ -48,8 +49,8 @@ impl Default for Optimiser {
     }
 }
 
-/// Prices of capacity, per Mbit/s and in units of the objective. The next round of the same network
-/// starts from them.
+/// Prices of capacity, per Mbit/s, in units of the objective. The next round of the same network
+/// starts from these prices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prices {
     /// Price of each link of the network.
@@ -58,7 +59,7 @@ pub struct Prices {
     pub group_links: Vec<f64>,
 }
 
-/// Why a round is not planned.
+/// Reason why a round cannot be planned.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptimiseError {
@@ -69,7 +70,7 @@ pub enum OptimiseError {
         /// [`Optimiser::batches`].
         batches: u32,
     },
-    /// The prices are of another network.
+    /// The numbers of prices do not match the program's links.
     Prices {
         /// Links and group links of the program.
         expected: (usize, usize),
@@ -95,40 +96,40 @@ impl std::fmt::Display for OptimiseError {
 
 impl std::error::Error for OptimiseError {}
 
-/// Passes with quick trees before searches that start from the last pass's trees.
+/// Number of passes with quick trees. Later passes start from the trees of the pass before.
 const QUICK_PASSES: u32 = 6;
-/// Passes between two bounds.
+/// Number of passes between two computations of the bound.
 const PASSES_PER_BOUND: u32 = 7;
-/// A later pass searches one of this many objects by branch and bound.
+/// After the quick passes, each pass searches one object in this many by branch and bound.
 const SEARCH_EVERY: u32 = 4;
-/// Search of one object within a pass.
+/// Limits of the search of one object in a pass.
 const PASS_LIMITS: Limits = Limits { nodes: 15, tolerance: 0.005 };
-/// Search of one object for the bound.
+/// Limits of the search of one object for the bound.
 const BOUND_LIMITS: Limits = Limits { nodes: 101, tolerance: 0.001 };
-/// Search of one object of many groups for the bound: steps, and tolerance as a share of its cost.
+/// Limits for the bound of an object with many groups: steps, and tolerance as a share of its cost.
 const HEAD_STEPS: u32 = 1_000;
 const HEAD_TOLERANCE: f64 = 0.002;
-/// Margin of the bound for rounding, as a share of the sums that it is made of.
+/// Margin added to the bound for rounding errors, as a share of the sums in the bound.
 const ROUNDING: f64 = 1e-11;
 
-/// Requests that all restarts of a small program may place together, more of them while the gap is
-/// wide, and the largest number of restarts.
+/// Most requests placed by all restarts of a small program together, in general and while the gap
+/// is wide, and the largest number of restarts.
 const SMALL_PLACEMENTS: usize = 12_000;
 const WIDE_PLACEMENTS: usize = 48_000;
 const SMALL_RESTARTS: usize = 200;
-/// A wide gap.
+/// Relative gap above which the gap counts as wide.
 const WIDE_GAP: f64 = 0.005;
 
-/// State of a search.
+/// State of one optimisation.
 struct Run<'a> {
     flat: &'a FlatProgram,
     local: ObjectWorkspace,
     dual: Dual,
     head: Head,
     marks: Marks,
-    /// Trees at the current prices.
+    /// Best trees at the current prices.
     paths: Paths,
-    /// Profit of each object for each unit of priced use.
+    /// Profit of each object per unit of capacity value that its tree uses.
     densities: Vec<f64>,
     bound: f64,
     best_duals: Option<Duals>,
@@ -136,9 +137,9 @@ struct Run<'a> {
 }
 
 impl Optimiser {
-    /// Plans one round. `former` are the last round's prices.
+    /// Plans one round. `former` holds the prices of the last round.
     ///
-    /// Errors: a search without passes or batches, prices of another number of links.
+    /// Errors: no passes or no batches; prices for another number of links.
     pub fn optimise(
         &self,
         program: &Program,
@@ -165,7 +166,7 @@ impl Optimiser {
     }
 }
 
-/// Prices by the ids of links and group links.
+/// Converts prices to the ids of links and group links.
 fn prices(flat: &FlatProgram, duals: Option<Duals>, (links, group_links): (usize, usize)) -> Prices {
     let mut prices = Prices { links: vec![0.0; links], group_links: vec![0.0; group_links] };
     let Some(duals) = duals else { return prices };
@@ -234,7 +235,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Bounds all plans at these prices, and finds each object's tree and density.
+    /// Bounds all plans at these prices, and computes the tree and density of each object.
     fn bound(&mut self, duals: &Duals, floor: f64) {
         let flat = self.flat;
         let priced = |costs: &[f64], duals: &[f64]| -> Vec<f64> {
@@ -289,7 +290,7 @@ impl<'a> Run<'a> {
         found
     }
 
-    /// Value of the capacity that an object's tree uses, for each Mbit/s.
+    /// Value of the capacity that an object's tree uses, per Mbit/s.
     fn priced_use(&mut self, object: usize, duals: &Duals) -> f64 {
         let flat = self.flat;
         let feeds = duals.of_set(flat, flat.objects.sets[object] as usize);
@@ -313,7 +314,7 @@ impl<'a> Run<'a> {
         used
     }
 
-    /// Places the objects within capacities, densest first.
+    /// Places the objects within capacities, in order of decreasing density.
     fn repair(&mut self, duals: &Duals) {
         let mut order: Vec<u32> = (0..self.flat.objects.len() as u32).collect();
         order.sort_by(|&a, &b| self.densities[b as usize].total_cmp(&self.densities[a as usize]));
@@ -321,7 +322,7 @@ impl<'a> Run<'a> {
         Repair::new(self.flat, duals).run(&order, &self.paths, &mut search, &mut self.best);
     }
 
-    /// Repairs again at perturbed prices.
+    /// Repeats the repair at perturbed prices.
     fn restart(&mut self, optimiser: &Optimiser, duals: &Duals) {
         let requests = self.flat.objects.groups.len();
         let restarts = |placements: usize| (placements / requests).min(SMALL_RESTARTS) as u32;
@@ -338,7 +339,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The best trees with their sums.
+    /// The best trees as a plan, with their service and cost.
     fn plan(&self) -> Plan {
         let (trees, service, cost) = trees(self.flat, &self.best);
         let objective = service - cost;
@@ -351,7 +352,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Trees of placed objects, their service and their cost.
+/// Trees of the placed objects, with their total service and cost.
 fn trees(flat: &FlatProgram, placed: &PlacedTrees) -> (Vec<Tree>, f64, f64) {
     let (mut service, mut cost) = (0.0, 0.0);
     let mut trees = Vec::new();
@@ -385,10 +386,10 @@ fn trees(flat: &FlatProgram, placed: &PlacedTrees) -> (Vec<Tree>, f64, f64) {
     (trees, service, cost)
 }
 
-/// Trees of the objects one after the other, each the best found on the capacity that the objects
-/// before it leave.
+/// Trees of the objects in the order given. Each is the best tree found within the capacity left by
+/// the objects before it.
 ///
-/// `order` lists objects by their index; objects that it leaves out have no tree.
+/// `order` lists objects by index; other objects get no tree.
 /// Panics: for an object that the program does not have.
 pub fn trees_in_order(program: &Program, order: &[u32]) -> Vec<Tree> {
     let flat = FlatProgram::new(program);
@@ -400,7 +401,7 @@ pub fn trees_in_order(program: &Program, order: &[u32]) -> Vec<Tree> {
     trees(&flat, &placed).0
 }
 
-/// Finds a tree of one object for a pass of the descent.
+/// Finds the tree of one object in a pass of the descent.
 fn respond(
     flat: &FlatProgram,
     (local, dual): (&mut ObjectWorkspace, &mut Dual),

@@ -1,5 +1,5 @@
-//! The program of Figure 4.8 with the corrections of [`super`]: what is asked, over which links, at
-//! what weights.
+//! The program of Figure 4.8 with the corrections of [`super`]: requests, links, and the weights of
+//! the objective.
 //!
 //! Read [`Program`] first; [`Settings`] holds the operator's choices.
 
@@ -27,7 +27,7 @@ pub const HOLDER_SETS_MAX: usize = 256;
 
 /// Maximum bitrate of an object.
 pub const BITRATE_MAX: BitRate = BitRate::gbps(1_000);
-/// The whole of a link, in the unit of a slack.
+/// A slack of a link's whole capacity, in parts per million.
 pub const SLACK_PPM_MAX: u32 = 1_000_000;
 /// Maximum cost of a link, weight, or importance.
 pub const PRICE_MAX: f64 = 1e12;
@@ -59,7 +59,7 @@ macro_rules! index {
 }
 index!(GroupId GroupLinkId ObjectId);
 
-/// Viewers of one city and one provider, who receive one copy of an object (§4.7.1, "client
+/// Viewers of one city and one provider, which share one copy of an object (§4.7.1, "client
 /// group").
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Group {
@@ -72,17 +72,17 @@ pub struct Group {
 /// A link from an edge to a client group.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct GroupLink {
-    /// The edge.
+    /// Edge at which the link begins.
     pub edge: NodeId,
-    /// The group.
+    /// Group at which the link ends.
     pub group: GroupId,
     /// Rate available to video.
     pub capacity: BitRate,
-    /// Price of a carried Mbit/s, from 0 to [`PRICE_MAX`].
+    /// Cost per carried Mbit/s, from 0 to [`PRICE_MAX`].
     pub cost: f64,
 }
 
-/// An object with the operator's say on it.
+/// An object and its importance to the operator.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Offer {
     /// Channel and bitrate.
@@ -94,39 +94,39 @@ pub struct Offer {
 /// One request: a group asks for an object.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// The object.
+    /// Requested object.
     pub object: ObjectId,
-    /// The group.
+    /// Group that requests the object.
     pub group: GroupId,
-    /// Number of viewers of the group who ask for it.
+    /// Number of the group's viewers that ask for the object.
     pub viewers: u64,
 }
 
-/// The preference of an operator (§4.7.1, "Quality vs. quantity").
+/// An operator's preference for quality or quantity (§4.7.1, "Quality vs. quantity").
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// High bitrates: the priority is the bitrate in Mbit/s.
     Quality,
-    /// Any stream alike: the priority is 1.
+    /// All streams equally: the priority is 1.
     Balanced,
     /// Many streams: the priority is one over the bitrate in Mbit/s.
     Quantity,
 }
 
-/// The operator's choices.
+/// The operator's settings.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Priority of an object by its bitrate.
+    /// How an object's priority depends on its bitrate.
     pub priority: Priority,
     /// Weight of service, w_s, from 0 to [`PRICE_MAX`].
     pub service_weight: f64,
     /// Weight of cost, w_c, from 0 to [`PRICE_MAX`].
     pub cost_weight: f64,
-    /// Whether a request counts once per viewer. If false, it counts once per group, as in Figure
-    /// 4.8.
+    /// Whether a request counts once per viewer. If false, a request counts once per group, as in
+    /// Figure 4.8.
     pub counts_viewers: bool,
-    /// Share of each link that stays unplanned, in parts per million; below 1,000,000.
+    /// Share of each link's capacity that stays unplanned, in parts per million; below 1,000,000.
     pub slack_ppm: u32,
 }
 
@@ -153,12 +153,12 @@ impl Priority {
     }
 }
 
-/// Cost of the path to which [`Settings::normalised`] relates.
+/// Path cost at which [`Settings::normalised`] applies its `cost_share`.
 const NORMAL_PATH_COST: f64 = 60.0;
 
 impl Settings {
-    /// These settings with weights that do not depend on units: the mean viewer is worth 1, and a
-    /// path of cost 60 at the mean bitrate costs `cost_share`.
+    /// Returns these settings with weights that do not depend on units. The mean viewer is worth 1,
+    /// and a path of cost 60 at the mean bitrate costs `cost_share`.
     ///
     /// Differs: the thesis states no values of w_s and w_c.
     pub fn normalised(self, offers: &[Offer], requests: &[Request], cost_share: f64) -> Self {
@@ -182,14 +182,14 @@ impl Settings {
     }
 }
 
-/// Part of a capacity beside a slack below [`SLACK_PPM_MAX`], rounded down to a bit/s.
+/// Capacity minus the slack, rounded down to a bit/s. The slack must be below [`SLACK_PPM_MAX`].
 pub fn plannable(capacity: BitRate, slack_ppm: u32) -> BitRate {
     let share = u128::from(SLACK_PPM_MAX - slack_ppm);
     let bps = u128::from(capacity.as_bps()) * share / u128::from(SLACK_PPM_MAX);
     BitRate::bps(u64::try_from(bps).expect("a share of a u64 fits into a u64"))
 }
 
-/// One round's input, validated.
+/// Validated input of one round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     network: Network,
@@ -197,7 +197,7 @@ pub struct Program {
     group_links: Vec<GroupLink>,
     offers: Vec<Offer>,
     requests: Vec<Request>,
-    /// Start of each object's requests, and the end of the last one's.
+    /// Index of each object's first request, and the number of requests at the end.
     request_starts: Vec<u32>,
     /// Links to each group, in the order of `group_links`.
     links_to_group: Vec<Vec<GroupLinkId>>,
@@ -209,11 +209,11 @@ pub struct Program {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// More of something than its limit.
+    /// More entries than the limit: kind, number, limit.
     TooMany(&'static str, usize, usize),
     /// A link to a group that does not lead from an edge.
     NotAnEdge(GroupLinkId, NodeId),
-    /// A group, an object or a node that the input does not have.
+    /// A group, an object or a node that does not exist: kind, index.
     Unknown(&'static str, u32),
     /// Two links between one edge and one group.
     LinkTaken(GroupLinkId),
@@ -223,7 +223,7 @@ pub enum ProgramError {
     ObjectTaken(ObjectId),
     /// A value outside its range: what, value, range.
     BadValue(&'static str, f64, &'static str),
-    /// A channel held by a node that is not a source, or by none.
+    /// A channel without a holder, or with a holder that is not a source.
     BadHolder(ChannelId),
 }
 
@@ -268,11 +268,12 @@ fn at_least_zero(what: &'static str, value: f64) -> Result<(), ProgramError> {
 }
 
 impl Program {
-    /// A program over `network`. `requests` may have any order; [`Program::requests`] has them by
-    /// object, then group.
+    /// Creates a program over `network`. `requests` may be in any order; [`Program::requests`]
+    /// sorts them by object, then by group.
     ///
-    /// `holders` lists the sources of channels that exist at some sources only. All sources hold
-    /// any other channel.
+    /// `holders` lists the sources of channels that only some sources hold. Channels not listed are
+    /// held by all sources.
+    ///
     /// Errors: see [`ProgramError`].
     pub fn new(
         network: Network,
@@ -357,7 +358,7 @@ impl Program {
     pub fn offers(&self) -> &[Offer] {
         &self.offers
     }
-    /// All requests, by object, then by group.
+    /// All requests, sorted by object, then by group.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
@@ -376,15 +377,15 @@ impl Program {
     pub fn holds(&self, source: NodeId, channel: ChannelId) -> bool {
         self.holders.get(&channel).is_none_or(|holders| holders.contains(&source))
     }
-    /// Value of serving one request: w_s times priority, times viewers where they count.
+    /// Value of serving one request: w_s times the priority, times the viewers if they are counted.
     pub fn value(&self, request: &Request) -> f64 {
         let offer = &self.offers[request.object.index()];
         let viewers = if self.settings.counts_viewers { request.viewers as f64 } else { 1.0 };
         let priority = self.settings.priority.of(offer.object.bitrate) * offer.importance;
         self.settings.service_weight * priority * viewers
     }
-    /// Part of a link's capacity that a plan may use: its capacity less the slack, rounded down to
-    /// a bit/s.
+    /// Capacity of a link that a plan may use: its capacity minus the slack, rounded down to a
+    /// bit/s.
     pub fn planned(&self, capacity: BitRate) -> BitRate {
         plannable(capacity, self.settings.slack_ppm)
     }
@@ -448,7 +449,7 @@ fn check_holders(network: &Network, holders: &BTreeMap<ChannelId, Vec<NodeId>>) 
         set.dedup();
         sets.insert(set);
     }
-    // The set of all sources counts as one.
+    // The set of all sources counts as one set.
     limit("different sets of holding sources", sets.len() + 1, HOLDER_SETS_MAX)
 }
 

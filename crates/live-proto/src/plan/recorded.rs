@@ -1,10 +1,10 @@
 //! Recorded requests: an operator's own log, and the public traces of Twitch.
 //!
 //! Sources: Rappaz, McAuley and Aberer, RecSys 2021 (sessions of 2019); the data set of
-//! `clivecast.github.io` (a snapshot of 2015). Neither trace states a viewer's place.
-//! Memory holds one window, whatever the length of a file. Leaves out: places and bitrates that a
-//! file does not state ([`super::generator::Workload::complete`] draws them). Read [`RecordFormat`]
-//! first, then [`RecordedWindow`].
+//! `clivecast.github.io` (a snapshot of 2015). Neither trace states a viewer's location. Memory is
+//! bounded by one window, not by the length of a file. Leaves out: locations and bitrates missing
+//! in a file ([`super::generator::Workload::complete`] draws them). Read [`RecordFormat`] first,
+//! then [`RecordedWindow`].
 
 mod records;
 
@@ -19,11 +19,11 @@ use std::net::IpAddr;
 
 /// Longest record of a file, in bytes.
 pub const RECORD_BYTES_MAX: usize = 65_536;
-/// Longest name of a video or a place, in bytes.
+/// Longest name of a video or a location, in bytes.
 pub const NAME_BYTES_MAX: usize = 256;
-/// Latest time of a record, in seconds since the file's zero: about 30,000 years.
+/// Latest time of a record, in seconds from the file's time zero: about 30,000 years.
 pub const RECORD_TIME_S_MAX: f64 = 1e12;
-/// Characters of a bad value that an error shows.
+/// Number of characters of a bad value that an error shows.
 const SHOWN_CHARS_MAX: usize = 100;
 
 /// The columns of a file.
@@ -35,12 +35,12 @@ pub enum RecordFormat {
     Requests,
     /// CSV without a heading: user, stream, streamer, first and last round of 10 minutes.
     Twitch2019,
-    /// Values separated by tabs, without a heading: the 15 columns of one snapshot. The bitrate
-    /// counts as kbit/s, as the data set does not state its unit; 0 stands for an unknown one.
+    /// Tab-separated values without a heading: the 15 columns of one snapshot. The bitrate is taken
+    /// as kbit/s, as the data set does not state its unit; 0 means unknown.
     Twitch2015,
 }
 
-/// The place of a viewer.
+/// Location of a viewer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ViewerLocation {
     /// Name of a city, or of a group of viewers.
@@ -54,9 +54,9 @@ pub enum ViewerLocation {
 pub struct RecordedRequest {
     /// Line of the file, from 1.
     pub line: u64,
-    /// Time since the file's own zero.
+    /// Time since the file's time zero.
     pub time: Instant,
-    /// Place of the viewers; `None` if the file has no such column.
+    /// Location of the viewers; `None` if the file has no such column.
     pub place: Option<ViewerLocation>,
     /// Name of the video.
     pub video: String,
@@ -66,12 +66,12 @@ pub struct RecordedRequest {
     pub viewers: u64,
 }
 
-/// Why a file is refused.
+/// Reason why a file is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordError {
     /// Line of the file, from 1.
     pub line: u64,
-    /// The fault.
+    /// Fault of the line.
     pub fault: RecordFault,
 }
 
@@ -79,17 +79,17 @@ pub struct RecordError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordFault {
-    /// The file cannot be read; the reader's reason.
+    /// The file cannot be read. Holds the reader's reason.
     Unreadable(String),
     /// A record is longer than [`RECORD_BYTES_MAX`].
     TooLong,
     /// The heading lacks a required column.
     NoColumn(&'static str),
-    /// The heading has two columns that exclude each other, or one column twice.
+    /// The heading has two columns that exclude each other, or the same column twice.
     Conflict(&'static str, &'static str),
-    /// A record has another number of values: expected, found.
+    /// A record has the wrong number of values: expected, found.
     Count(u64, u64),
-    /// A value: column, value, what it must be.
+    /// A value is invalid: column, value, requirement.
     Value(&'static str, String, &'static str),
     /// The window has more than [`REQUESTS_MAX`] records.
     TooMany,
@@ -139,12 +139,12 @@ impl fmt::Display for RecordError {
 
 impl std::error::Error for RecordError {}
 
-/// A request of a window, with the numbers of its names.
+/// A request of a window, with names replaced by indexes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Index of the place; `None` if the file does not state it.
+    /// Index of the location; `None` if the file does not state it.
     pub(super) place: Option<u32>,
-    /// Index of the video in order of the names.
+    /// Index of the video's name.
     pub(super) video: u32,
     pub(super) bitrate: Option<BitRate>,
     pub(super) viewers: u64,
@@ -156,15 +156,15 @@ pub struct RecordedWindow {
     from: Instant,
     rows: Vec<Row>,
     videos: Vec<String>,
-    /// Names of the places, the one with the most viewers first.
+    /// Names of the locations, in order of decreasing viewers.
     places: Vec<String>,
 }
 
 impl RecordedWindow {
-    /// Takes the requests of the window of `length` that begins at `from`, or else at the earliest
-    /// request. `locate` names the place of an address. Records need no order.
+    /// Takes the requests of the window of `length` that begins at `from`, or at the earliest
+    /// request. `locate` names the location of an address. Records may be in any order.
     ///
-    /// Errors: the first bad record; more than [`REQUESTS_MAX`] requests in the window, or none.
+    /// Errors: the first bad record; no requests, or more than [`REQUESTS_MAX`], in the window.
     /// Cost: memory of one window.
     pub fn read(
         records: impl IntoIterator<Item = Result<RecordedRequest, RecordError>>,
@@ -227,7 +227,7 @@ impl RecordedWindow {
         Self { from, rows, videos, places }
     }
 
-    /// Begin of the window.
+    /// Start of the window.
     pub const fn from(&self) -> Instant {
         self.from
     }
@@ -237,17 +237,17 @@ impl RecordedWindow {
         self.rows.len()
     }
 
-    /// Names of the videos, the one with the most viewers first.
+    /// Names of the videos, in order of decreasing viewers.
     pub fn videos(&self) -> &[String] {
         &self.videos
     }
 
-    /// Names of the places, the one with the most viewers first. Empty if the file states none.
+    /// Names of the locations, in order of decreasing viewers. Empty if the file states none.
     pub fn places(&self) -> &[String] {
         &self.places
     }
 
-    /// Whether each request states its bitrate.
+    /// Whether all requests state a bitrate.
     pub fn has_bitrates(&self) -> bool {
         self.rows.iter().all(|row| row.bitrate.is_some())
     }
@@ -257,7 +257,7 @@ impl RecordedWindow {
     }
 }
 
-/// Names by number, with their viewers.
+/// Names with their numbers and viewers.
 #[derive(Default)]
 struct Names {
     numbers: BTreeMap<String, u32>,
@@ -276,7 +276,8 @@ impl Names {
         number
     }
 
-    /// The names, most viewers first and then by name, and the new number of each old one.
+    /// The names in order of decreasing viewers, then by name, and the new number of each old
+    /// number.
     fn by_viewers(self) -> (Vec<String>, Vec<u32>) {
         let mut order: Vec<(String, u32)> = self.numbers.into_iter().collect();
         order.sort_by_key(|(_, number)| std::cmp::Reverse(self.viewers[*number as usize]));

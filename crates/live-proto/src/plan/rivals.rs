@@ -1,8 +1,8 @@
-//! Designs to compare the optimiser with, one file each, and the metrics of §4.7.1.
+//! Designs with which the optimiser is compared, one file each, and the metrics of §4.7.1.
 //!
-//! Every design serves the arrivals of one window. Viewers who are not served at their bitrate ask
-//! again at the next lower one of the channel. Read [`Window`] for the input and [`Metrics`] for
-//! the result.
+//! Every design serves the arrivals of one window. A viewer that is not served at its bitrate asks
+//! for the next lower bitrate of the channel. Read [`Window`] for the input and [`Metrics`] for the
+//! result.
 
 mod arrival_states;
 mod cdn;

@@ -1,4 +1,4 @@
-//! Small programs for tests: two sources, two reflectors and two edges, and random ones.
+//! Programs for tests: one with two nodes in each tier, and random ones.
 
 use super::problem::{Group, GroupId, GroupLink, ObjectId, Offer, Program, Request, Settings};
 use crate::network::{ChannelId, Link, Network, Node, NodeId, Object, Tier};
@@ -30,7 +30,7 @@ pub fn request(object: u32, group: u32, viewers: u64) -> Request {
     Request { object: ObjectId(object), group: GroupId(group), viewers }
 }
 
-/// Parts of the input that tests change one by one.
+/// Parts of the input, which tests change separately.
 #[derive(Clone)]
 pub struct InputParts {
     pub network: Network,
@@ -46,8 +46,8 @@ impl InputParts {
     }
 }
 
-/// Sources 0 and 1, reflectors 2 and 3, edges 4 and 5, fully linked; groups 0 and 1 at both edges;
-/// two objects.
+/// Sources 0 and 1, reflectors 2 and 3, edges 4 and 5, fully linked; groups 0 and 1, linked to both
+/// edges; two objects.
 pub fn square() -> InputParts {
     let tier_link = |from, to| link(from, to, 1_000, 10.0);
     let links = vec![
@@ -78,8 +78,8 @@ pub fn square() -> InputParts {
     }
 }
 
-/// A random program of at most `objects` objects and `requests` requests, with missing links,
-/// narrow capacities, and channels that some sources hold.
+/// A random program of at most `objects` objects and `requests` requests. Links may be missing or
+/// narrow, and channels may be held by some sources only.
 pub fn random(seed: u64, tiers: [u32; 3], groups: u32, objects: u32, requests: u32) -> InputParts {
     let mut draws = Seed::new(seed).stream("sample", 0);
     let [sources, reflectors, edges] = tiers;

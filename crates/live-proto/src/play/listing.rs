@@ -1,4 +1,4 @@
-//! Places in the media of a playlist: where to begin, and what comes next.
+//! Positions in the media of a playlist: where loading starts, and which item is next.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 4.4.3.8 (hold-backs) and 6.3.3. Read [`Listing`].
 
@@ -7,54 +7,56 @@ use anabranch_media::hls::{DeliveryDirectives, HintKind, MediaPlaylist, PreloadH
 use anabranch_units::Duration;
 use std::sync::Arc;
 
-/// Target durations, of segments or parts, from the live edge at which playback begins.
+/// Default distance from the live edge at which playback starts, in target durations of segments or
+/// parts.
 const HOLD_BACK_TARGETS: u64 = 3;
-/// Segments that a playlist may be behind the player before its numbers count as restarted.
+/// Most segments by which a playlist may be behind the player. Beyond them its numbers count as
+/// restarted.
 const BEHIND_SEGMENTS_MAX: u64 = 3;
 
-/// A segment, or a part of it.
+/// Position of a segment or part.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     /// Number of the segment.
     pub msn: u64,
-    /// Number of the part. 0 for a whole segment.
+    /// Number of the part; 0 for a whole segment.
     pub part: u64,
 }
 
-/// A segment or part that is listed.
+/// A listed segment or part.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Item<'a> {
     pub resource: &'a Resource,
     pub map: Option<&'a Arc<Resource>>,
     pub duration: Duration,
-    /// Date of its end, in microseconds since 1970.
+    /// Date of the item's end, in microseconds since 1970.
     pub end_us: Option<u64>,
     pub is_gap: bool,
-    /// The position after it.
+    /// Position after the item.
     pub next: Position,
 }
 
-/// Resource at a position.
+/// Result of looking up a position in a playlist.
 #[derive(Debug)]
 pub(super) enum ListingMatch<'a> {
     Item(Item<'a>),
-    /// A part that the playlist announces.
+    /// The position is a part that the playlist announces by a hint.
     Hint(&'a PreloadHint),
-    /// The position is the end of a segment; this one is the same place.
+    /// The position is past its segment's last part. It equals this position in the next segment.
     Moved(Position),
-    /// The position is not listed yet.
+    /// The position is not yet listed.
     Later,
-    /// The position is no longer listed, or the numbers have restarted.
+    /// The position is too old, or the numbers have restarted.
     Lost,
 }
 
-/// A media playlist with the date of each segment.
+/// A media playlist with the dates of its segments.
 #[derive(Clone, Debug)]
 pub(super) struct Listing {
     playlist: MediaPlaylist,
-    /// Date at which each segment begins, the open one last, in microseconds since 1970.
+    /// Date at which each segment begins, in microseconds since 1970. The open segment is the last.
     dates_us: Vec<Option<u64>>,
-    /// Whether the player loads parts.
+    /// Whether the player loads parts instead of segments.
     is_low_latency: bool,
 }
 
@@ -85,7 +87,7 @@ impl Listing {
     pub(super) fn is_low_latency(&self) -> bool {
         self.is_low_latency
     }
-    /// Target duration of a segment, or of a part where parts are loaded.
+    /// Target duration of a part if the player loads parts, else of a segment.
     pub(super) fn target(&self) -> Duration {
         let part = self.playlist.part_target.filter(|_| self.is_low_latency);
         part.unwrap_or(self.playlist.target_duration)
@@ -95,14 +97,14 @@ impl Listing {
         self.playlist.media_sequence.saturating_add(self.playlist.skipped_segments)
     }
 
-    /// The first position that is not listed.
+    /// First position after the listed ones.
     pub(super) fn end(&self) -> Position {
         let open = self.playlist.open.as_ref().filter(|_| self.is_low_latency);
         Position { msn: self.playlist.next_msn(), part: open.map_or(0, |open| open.parts.len() as u64) }
     }
 
-    /// Directives of a request that waits for news after this playlist. `None` if the server does
-    /// not let requests wait.
+    /// Directives of a request that blocks until the playlist has news. `None` if the server does
+    /// not offer blocking.
     pub(super) fn blocking(&self) -> Option<DeliveryDirectives> {
         let end = self.end();
         self.playlist.server_control.can_block_reload.then(|| DeliveryDirectives {
@@ -112,14 +114,14 @@ impl Listing {
         })
     }
 
-    /// The newest whole segment, or the next one if none is listed.
+    /// The newest complete segment, or the next segment if none is listed.
     pub(super) fn newest(&self) -> Position {
         let whole = self.playlist.segments.len().min(1) as u64;
         Position { msn: self.playlist.next_msn() - whole, part: 0 }
     }
 
-    /// Where to begin to load, and where to begin to play: the hold-back from the live edge, and the
-    /// key frame before it.
+    /// Positions at which to start loading and playing. Playback starts at the hold-back from the
+    /// live edge, and loading at the key frame at or before that position.
     pub(super) fn start(&self) -> (Position, Position) {
         let control = &self.playlist.server_control;
         let hold_back = if self.is_low_latency { control.part_hold_back } else { control.hold_back };
@@ -142,7 +144,7 @@ impl Listing {
         (load, play)
     }
 
-    /// All listed positions with their durations, and whether they begin with a key frame.
+    /// All listed positions, with their durations and whether they begin with a key frame.
     fn items(&self) -> Vec<(Position, Duration, bool)> {
         let mut items = Vec::new();
         for (msn, segment) in (self.first_msn()..).zip(&self.playlist.segments) {
@@ -163,7 +165,7 @@ impl Listing {
         items
     }
 
-    /// Resource at `at`.
+    /// Looks up the position `at`.
     pub(super) fn find(&self, at: Position) -> ListingMatch<'_> {
         let Some(index) = at.msn.checked_sub(self.first_msn()) else { return ListingMatch::Lost };
         let count = self.playlist.segments.len() as u64;
@@ -214,7 +216,7 @@ impl Listing {
         }
     }
 
-    /// The announced part, if `at` is the end of the playlist.
+    /// The announced part, if `at` is the position after the listed ones.
     fn hint(&self, at: Position) -> Option<&PreloadHint> {
         let mut hints = self.playlist.preload_hints.iter();
         hints.find(|hint| self.is_low_latency && hint.kind == HintKind::Part && at == self.end())

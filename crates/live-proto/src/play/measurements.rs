@@ -3,43 +3,43 @@
 use super::PlayFailure;
 use anabranch_units::{BitRate, ByteCount, Duration, Histogram};
 
-/// Durations from the player's first question, to DNS or to an edge, until the events of its start.
+/// Times from the player's first request, to DNS or to an edge, to the events of its start.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct JoinTimes {
-    /// The first answer of DNS with an address.
+    /// First DNS answer with an address.
     pub resolved: Option<Duration>,
-    /// Join time (§4.7.2): the first byte of the first segment or part.
+    /// First byte of the first segment or part: the join time (§4.7.2).
     pub first_byte: Option<Duration>,
-    /// The last byte of the first segment or part.
+    /// Last byte of the first segment or part.
     pub first_object: Option<Duration>,
-    /// Begin of playback.
+    /// Start of playback.
     pub playback: Option<Duration>,
 }
 
-/// Counts of a player.
+/// Event counts of a player.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlayCounts {
     /// Answers with an HTTP status other than 200 and 206.
     pub refused: u64,
-    /// Requests that broke, were late or had a body that cannot be read.
+    /// Requests that broke, were late, or had an unreadable body.
     pub failed: u64,
     /// Changes of the edge.
     pub edge_changes: u64,
     /// Changes to a lower bitrate.
     pub downgrades: u64,
-    /// Jumps past media that was no longer, or not yet, to be had.
+    /// Jumps past media that were unavailable: too old, missing, or gaps.
     pub skips: u64,
-    /// Segments and parts received whole.
+    /// Segments and parts received completely.
     pub objects: u64,
 }
 
-/// Signed durations from the date of a part's last frame to the arrival of its last byte.
+/// Signed times from the date of a part's last frame to the arrival of its last byte.
 ///
-/// A source that dates the first frame by its arrival makes ages too small, by the duration of its
-/// encoder's fragments; then they can be negative.
+/// If a source dates the first frame by its arrival, ages are too small by the duration of the
+/// encoder's fragments, and can be negative.
 #[derive(Clone, Debug, Default)]
 pub struct Ages {
-    /// Sizes of negative ages.
+    /// Absolute values of negative ages.
     early: Histogram,
     late: Histogram,
 }
@@ -51,7 +51,7 @@ impl Ages {
         side.record(age_us.unsigned_abs().saturating_mul(1_000));
     }
 
-    /// Counts what `other` has counted as well.
+    /// Adds the ages counted by `other`.
     pub fn merge(&mut self, other: &Self) {
         self.early.merge(&other.early);
         self.late.merge(&other.late);
@@ -62,19 +62,19 @@ impl Ages {
         self.early.total() + self.late.total()
     }
 
-    /// The age, in microseconds, that a share of all ages are at or below, to within 3 %. `None`
-    /// without ages.
+    /// The age, in microseconds, that the given share of all ages does not exceed, to within 3 %.
+    /// `None` without ages.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let (early, total) = (self.early.total(), self.total());
         if total == 0 {
             return None;
         }
         let rank = ((total as f64 * share).ceil() as u64).clamp(1, total);
-        // Half a rank less keeps rounding from reaching the next one.
+        // Half a rank is subtracted so that rounding does not reach the next rank.
         let nth = |counted: &Histogram, rank: u64| {
             counted.quantile_us((rank as f64 - 0.5) / counted.total() as f64)
         };
-        // The largest sizes are the lowest ages.
+        // The largest absolute values are the lowest ages.
         Some(if rank <= early { -nth(&self.early, early - rank + 1) } else { nth(&self.late, rank - early) })
     }
 }
@@ -84,27 +84,28 @@ impl Ages {
 pub struct Measurements {
     /// Time since the player was opened.
     pub open: Duration,
-    /// Start of the player.
+    /// Times of the events at the start of the player.
     pub join: JoinTimes,
-    /// Counts.
+    /// Counts of events.
     pub counts: PlayCounts,
-    /// Stalls since playback began.
+    /// Number of stalls since playback began.
     pub stalls: u64,
-    /// Total time of the stalls.
+    /// Total duration of all stalls.
     pub stalled: Duration,
     /// Bytes of segments and parts.
     pub bytes: ByteCount,
     /// Declared bitrate of the rendition. `None` without a multivariant playlist.
     pub bitrate: Option<BitRate>,
-    /// Live latency: wall clock less the date of the frame shown, at each arrival.
+    /// Live latency, measured at each arrival: wall clock time minus the date of the displayed
+    /// frame.
     pub latency: Histogram,
-    /// Ages at arrival of the segments and parts that were made after the player joined.
+    /// Ages at arrival, for segments and parts made after the player joined.
     pub ages: Ages,
     /// Longest time between two arrivals of bytes of segments or parts.
     pub gap_max: Duration,
-    /// The same of those times that contain a failed request. Zero without one.
+    /// Longest of these times that contains a failed request. Zero if none does.
     pub recovery_max: Duration,
-    /// The last failure, with its URL.
+    /// The last failed request's URL, and its failure.
     pub last_failure: Option<(String, PlayFailure)>,
 }
 

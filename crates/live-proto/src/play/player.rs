@@ -1,4 +1,4 @@
-//! The player's machine: edges, requests, and deadlines.
+//! State machine of a player: its edges, requests and deadlines.
 
 mod media;
 mod route;
@@ -20,16 +20,18 @@ use route::Route;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Least time without a byte after which a request is late.
+/// Shortest time without a byte after which a request counts as late.
 const PATIENCE_MIN: Duration = Duration::from_ms(1_500);
-/// Part targets without a byte after which a request is late: parts are asked for one part early.
+/// Number of part targets without a byte after which a request counts as late. Parts are requested
+/// one part early.
 const PATIENCE_PARTS: u64 = 3;
-/// Time from a request to the next one after all edges have failed.
+/// Delay of the next request after all edges have failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Least time between two playlists without news, and between two segments of a fixed player.
+/// Shortest interval between two playlists without news, and between two segments of a fixed
+/// player.
 const PAUSE_MIN: Duration = Duration::from_ms(100);
-/// Longest pause after a resource that no edge has, in units of [`PAUSE_MIN`]. It grows by one for
-/// each such resource.
+/// Longest pause after a resource that no edge has, in units of [`PAUSE_MIN`]. The pause grows by
+/// one unit with each such resource.
 const MISSING_PAUSES_MAX: u64 = 10;
 
 /// A request in progress.
@@ -37,43 +39,43 @@ const MISSING_PAUSES_MAX: u64 = 10;
 struct Request {
     id: RequestId,
     kind: ResourceKind,
-    /// Edge that is asked.
+    /// Index of the edge that is asked.
     edge: usize,
     url: String,
-    /// Resource as the playlist names it. `None` for a playlist.
+    /// Resource from the playlist. `None` if the request is for a playlist.
     resource: Option<Resource>,
     sent_at: Instant,
-    /// Time without a byte after which the request is late.
+    /// Time without a byte after which the request counts as late.
     patience: Duration,
     deadline: Instant,
     has_head: bool,
-    /// Bytes of a playlist.
+    /// Bytes received of a playlist.
     body: Vec<u8>,
 }
 
-/// State of the question to DNS.
+/// State of the DNS query.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum DnsState {
     /// The edges are known.
     Known,
-    /// A question is due.
+    /// A query is due.
     Wanted,
-    /// A question is under way, with its deadline.
+    /// A query is in progress, with its deadline.
     Asked(Instant),
 }
 
-/// Times of next requests.
+/// Times of the next requests.
 #[derive(Debug)]
 struct Timers {
-    /// Next playlist. `None` while none is needed.
+    /// Time of the next playlist request. `None` while no playlist is needed.
     reload_at: Option<Instant>,
-    /// Earliest time of a further playlist of a fixed player.
+    /// Earliest time of a further playlist request of a fixed player.
     reload_from: Instant,
-    /// Earliest time of any request, after all edges have failed.
+    /// Earliest time of any request after all edges have failed.
     resumes_at: Instant,
-    /// Next segment of a fixed player.
+    /// Time of the next segment of a fixed player.
     segment_at: Instant,
-    /// End of playback, once all media of an ended playlist is loaded.
+    /// End of playback, once all media of an ended playlist are loaded.
     ends_at: Option<Instant>,
     polled_at: Instant,
 }
@@ -81,11 +83,11 @@ struct Timers {
 /// Positions in the stream.
 #[derive(Debug)]
 struct Positions {
-    /// Next to load. `None` before the first media playlist.
+    /// Next position to load. `None` before the first media playlist.
     load: Position,
-    /// First that is played: the media before it only leads from its key frame.
+    /// First position that is played. Earlier media is loaded only to start at a key frame.
     play_from: Position,
-    /// First that was not listed when the player joined.
+    /// First position that was not listed when the player joined.
     made_from: Position,
 }
 
@@ -97,13 +99,13 @@ pub struct Player {
     naming: DnsState,
     route: Route,
     listing: Option<Listing>,
-    /// Whether the listing is the current edge's and rendition's.
+    /// Whether the listing is of the current edge and rendition.
     is_listing_current: bool,
     positions: Option<Positions>,
     map: Option<Arc<Resource>>,
     playlist: Option<Request>,
     media: Option<Request>,
-    /// Media that is received and not yet accounted for.
+    /// Received media not yet accounted for.
     loaded: Option<LoadedResource>,
     playout: Playout,
     timers: Timers,
@@ -146,18 +148,18 @@ impl Player {
         })
     }
 
-    /// Whether the player has given up, or has played its stream to the end. It gives up only
+    /// Whether the player has given up, or has played its stream to the end. A player gives up only
     /// before its first video.
     pub fn is_over(&self) -> bool {
         self.route.has_given_up || self.timers.ends_at.is_some_and(|at| at <= self.timers.polled_at)
     }
 
-    /// Stalls until the last input.
+    /// Number of stalls until the last input.
     pub fn stalls(&self) -> u64 {
         self.playout.stalls()
     }
 
-    /// Time of all stalls until the last input.
+    /// Total duration of all stalls until the last input.
     pub const fn stalled(&self) -> Duration {
         self.playout.stalled()
     }
@@ -172,7 +174,7 @@ impl Player {
         self.route.bitrate().filter(|_| self.has_joined())
     }
 
-    /// Counts until the last input.
+    /// Event counts until the last input.
     pub const fn counts(&self) -> PlayCounts {
         self.records.measurements.counts
     }
@@ -195,7 +197,7 @@ impl Player {
         measurements
     }
 
-    /// Takes in an answer of DNS with this number of addresses; 0 for no answer.
+    /// Takes a DNS answer with this number of addresses; 0 for a failed query.
     pub fn handle_resolved(&mut self, now: Instant, addresses: usize) {
         if !matches!(self.naming, DnsState::Asked(_)) {
             return;
@@ -214,7 +216,7 @@ impl Player {
         self.records.measurements.join.resolved.get_or_insert(after);
     }
 
-    /// Takes in the head of an answer.
+    /// Takes the head of an answer.
     pub fn handle_head(&mut self, now: Instant, id: RequestId, status: u16) {
         let Some(request) = self.request_mut(id) else { return };
         if matches!(status, 200 | 206) {
@@ -226,7 +228,7 @@ impl Player {
         }
     }
 
-    /// Takes in bytes of a body.
+    /// Takes bytes of a body.
     pub fn handle_bytes(&mut self, now: Instant, id: RequestId, bytes: &[u8]) {
         let opened_at = self.opened_at;
         let Some(request) = self.request_mut(id) else { return };
@@ -246,7 +248,7 @@ impl Player {
         }
     }
 
-    /// Takes in the end of a body.
+    /// Takes the end of a body.
     pub fn handle_end(&mut self, now: Instant, id: RequestId) {
         let taken = [&mut self.playlist, &mut self.media]
             .into_iter()
@@ -259,7 +261,7 @@ impl Player {
         }
     }
 
-    /// Notes that a request has found no connection, or that its connection broke.
+    /// Takes the failure of a request: no connection, or a broken connection.
     pub fn handle_failure(&mut self, now: Instant, id: RequestId, reason: String) {
         self.fail(now, id, PlayFailure::Broken(reason));
     }
@@ -273,7 +275,7 @@ impl Player {
         for late in [&self.playlist, &self.media]
             .map(|slot| slot.as_ref().filter(|request| request.deadline <= now).map(|request| request.id))
         {
-            // The first one's failure may have aborted the second one.
+            // The failure of the playlist request may already have aborted the media request.
             if let Some(id) = late.filter(|id| self.request_mut(*id).is_some()) {
                 self.aborts.push_back(id);
                 self.fail(now, id, PlayFailure::TimedOut);
@@ -281,7 +283,7 @@ impl Player {
         }
     }
 
-    /// The next action, until `None`.
+    /// Returns the next action; `None` if there is none.
     pub fn poll(&mut self, now: Instant) -> Option<Action> {
         self.timers.polled_at = now;
         if let Some(id) = self.aborts.pop_front() {
@@ -322,7 +324,7 @@ impl Player {
         let media = if is_fixed {
             self.timers.segment_at
         } else {
-            // Playing makes room in the buffer.
+            // Playback frees room in the buffer, so this is when the next media fit.
             let level = self.playout.level();
             self.playout.updated_at() + (level - BUFFER_MAX.min(level))
         };
@@ -341,7 +343,7 @@ impl Player {
     fn patience(&self) -> Duration {
         let Some(listing) = &self.listing else { return self.config.first_patience };
         let target = listing.target().as_ps();
-        // A segment's request may wait for one target.
+        // The answer to a segment's request may be delayed by one target.
         let times = if listing.is_low_latency() {
             target.saturating_mul(PATIENCE_PARTS)
         } else {
@@ -350,7 +352,7 @@ impl Player {
         Duration::from_ps(times).max(PATIENCE_MIN)
     }
 
-    /// A request to the current edge.
+    /// Creates a request to the current edge.
     fn ask(
         &mut self,
         now: Instant,
@@ -402,7 +404,7 @@ impl Player {
         }
     }
 
-    /// Takes in a media playlist that was asked for at `asked_at`.
+    /// Takes a media playlist that was requested at `asked_at`.
     fn list(&mut self, now: Instant, listing: Listing, asked_at: Instant) {
         let has_news = self.listing.as_ref().is_none_or(|former| former.end() != listing.end());
         let target = listing.target();
@@ -426,7 +428,7 @@ impl Player {
         self.abort_unlisted();
     }
 
-    /// Counts the failure of the request `id`, and moves on.
+    /// Counts the failure of request `id`, and selects the next edge, item or variant.
     fn fail(&mut self, now: Instant, id: RequestId, failure: PlayFailure) {
         let taken = [&mut self.playlist, &mut self.media]
             .into_iter()
@@ -442,7 +444,7 @@ impl Player {
         self.records.fail(request.url, failure);
         self.timers.reload_at = Some(now);
         if request.edge != self.route.edge {
-            // The edge that failed has been left already.
+            // The player has already left the edge that failed.
             return;
         }
         if self.route.next_edge() {
@@ -467,7 +469,7 @@ impl Player {
         }
     }
 
-    /// Aborts the requests that the edge left has not begun to answer.
+    /// Aborts the requests that have no head yet, as the player leaves their edge.
     fn leave_edge(&mut self) {
         self.is_listing_current = false;
         for slot in [&mut self.playlist, &mut self.media] {

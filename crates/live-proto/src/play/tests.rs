@@ -1,4 +1,4 @@
-//! A player against modelled edges in virtual time.
+//! Tests of a player with modelled edges in virtual time.
 
 mod world;
 
@@ -21,7 +21,7 @@ fn low_latency_player_plays_at_the_hold_back() {
     assert_eq!((measured.stalls, measured.counts.failed, measured.counts.refused), (0, 0, 0));
     let (playback, latency) = (measured.join.playback.expect("it plays"), measured.latency.quantile_us(0.5));
     assert!(playback <= Duration::from_ms(400), "{playback}");
-    // Three parts of 200 ms, up to one part that is not yet whole, and the time to start.
+    // Latency is three parts of 200 ms, up to one part that is incomplete, and the time to start.
     let most_us = 800_000.0 + playback.as_us() as f64;
     assert!((600_000.0..=most_us * 1.04).contains(&latency), "{latency} us");
     let age = measured.ages.quantile_us(0.99).expect("ages");
@@ -29,9 +29,9 @@ fn low_latency_player_plays_at_the_hold_back() {
     assert!(measured.counts.objects > 290, "{} parts in 60 s", measured.counts.objects);
 }
 
-/// A cached playlist listed fewer parts than there were, and these counted as made after joining.
+/// Parts missing in a cached playlist once counted as made after the player had joined.
 #[test]
-fn ages_leave_out_parts_older_than_the_player() {
+fn measured_ages_exclude_parts_older_than_the_player() {
     let mut world = World::new(PlayerKind::Buffering, 1, true);
     world.cache_lacks_parts = 5;
     world.run_until(10_000);
@@ -40,7 +40,7 @@ fn ages_leave_out_parts_older_than_the_player() {
 }
 
 #[test]
-fn player_of_segments_begins_three_targets_back() {
+fn segment_player_starts_three_targets_behind_live_edge() {
     let world = healthy(PlayerKind::Buffering, false);
     let measured = world.player.measurements(at(60_000));
     assert_eq!((measured.stalls, measured.counts.failed), (0, 0));
@@ -50,17 +50,17 @@ fn player_of_segments_begins_three_targets_back() {
 }
 
 #[test]
-fn fixed_player_asks_a_segment_after_the_last_one() {
+fn fixed_player_waits_a_segment_duration_between_segments() {
     let world = healthy(PlayerKind::Fixed, true);
     assert!(world.segments_asked.len() > 20, "{:?}", world.segments_asked);
     for (asked_ms, ended_ms) in world.segments_asked.iter().skip(1).zip(&world.segments_ended) {
-        // The playlist that lists the segment takes 20 ms.
+        // The request for the playlist that lists the segment takes 20 ms.
         assert_eq!(asked_ms - ended_ms, 2_020);
     }
 }
 
 #[test]
-fn killed_edge_costs_no_stall_with_a_buffer() {
+fn buffered_player_survives_edge_failure_without_stall() {
     for fault in [Fault::Silent, Fault::Broken, Fault::Refuses(503)] {
         let mut world = World::new(PlayerKind::Buffering, 2, false);
         world.faults.push((0, fault, 20_000..u64::MAX));
@@ -85,7 +85,7 @@ fn refused_player_takes_the_next_lower_bitrate() {
 }
 
 #[test]
-fn player_without_video_gives_up_with_its_failure() {
+fn player_without_video_gives_up_and_reports_failure() {
     let mut world = World::new(PlayerKind::Buffering, 2, true);
     for edge in 0..2 {
         world.faults.push((edge, Fault::Refuses(404), 0..u64::MAX));
@@ -100,7 +100,7 @@ fn player_without_video_gives_up_with_its_failure() {
 }
 
 #[test]
-fn unresolved_host_is_asked_for_once_a_second() {
+fn unresolved_host_is_queried_once_per_second() {
     let mut config = PlayerConfig::new(
         PlayerKind::Buffering,
         vec!["http://a/x.m3u8".to_owned()],
@@ -127,11 +127,11 @@ fn unresolved_host_is_asked_for_once_a_second() {
 }
 
 #[test]
-fn stale_blocking_playlists_do_not_spin() {
+fn stale_blocking_playlists_cause_no_request_loop() {
     let mut world = World::new(PlayerKind::Buffering, 1, true);
     world.frozen_at_ms = Some(10_000);
     world.run_until(40_000);
-    // A server that answers blocking reloads at once, without news.
+    // The server answers blocking reloads at once, without news.
     assert!(world.playlists_asked < 50 + 30 * 11, "{} playlists", world.playlists_asked);
 }
 
@@ -152,7 +152,8 @@ proptest! {
         }
         world.run_until(70_000);
         let before = world.player.measurements(at(70_000));
-        // Twenty seconds in five are enough to recover; a player that never began may have given up.
+        // Twenty seconds without faults are enough to recover. A player without video may have
+        // given up.
         world.run_until(90_000);
         let after = world.player.measurements(at(90_000));
         prop_assert!(world.player.is_over() || after.counts.objects > before.counts.objects);
@@ -166,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_from_outside_never_panic(
+    fn random_answers_cause_no_panic(
         answers in proptest::collection::vec((any::<u16>(), proptest::collection::vec(any::<u8>(), 0..200), any::<bool>(), 0usize..5), 1..40),
     ) {
         let opened = DateTime::from_unix_ms(OPENED_UNIX_MS).expect("a date");

@@ -1,4 +1,4 @@
-//! URLs of playlists and of the resources that they name.
+//! URLs of playlists and of the resources in playlists.
 //!
 //! Source: RFC 3986, section 5.2. Read [`join_url`].
 
@@ -6,7 +6,7 @@ use super::URL_BYTES_MAX;
 
 const SCHEMES: [&str; 2] = ["http://", "https://"];
 
-/// Whether text is the URL of a resource at an HTTP server.
+/// Whether a text is the URL of a resource on an HTTP server.
 pub(super) fn is_http_url(url: &str) -> bool {
     let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme));
     let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());
@@ -14,8 +14,8 @@ pub(super) fn is_http_url(url: &str) -> bool {
     url.len() <= URL_BYTES_MAX && is_text && authority.is_some_and(|authority| !authority.is_empty())
 }
 
-/// The absolute URL of `reference` in the document at `base`. Returns `None` for a result longer
-/// than [`URL_BYTES_MAX`], and for other text than printable ASCII.
+/// Resolves `reference` against the document at `base` to an absolute URL. Returns `None` if the
+/// result exceeds [`URL_BYTES_MAX`] or a text contains characters other than printable ASCII.
 ///
 /// ```
 /// use anabranch_live_proto::play::join_url;
@@ -55,7 +55,7 @@ pub fn join_url(base: &str, reference: &str) -> Option<String> {
     (url.len() <= URL_BYTES_MAX && url.bytes().all(|byte| byte.is_ascii_graphic())).then_some(url)
 }
 
-/// A path without `.` and `..` (section 5.2.4).
+/// Removes `.` and `..` from a path (section 5.2.4).
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut is_folder = false;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Examples of RFC 3986, section 5.4, for the base `http://a/b/c/d;p?q`.
+    /// Uses the examples of RFC 3986, section 5.4, with the base `http://a/b/c/d;p?q`.
     #[test]
     fn references_resolve_as_the_rfc_says() {
         for (reference, url) in [

@@ -3,18 +3,18 @@
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// Bytes of an object that have arrived, without the front that was dropped.
+/// Received bytes of an object, without the dropped front.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     /// Pieces in order, none empty, each with the position of its first byte.
     pieces: VecDeque<(u64, Bytes)>,
-    /// Position of the first byte that is held.
+    /// Position of the first held byte.
     base: u64,
-    /// Position after the last byte that has arrived.
+    /// Position after the last received byte.
     end: u64,
 }
 
-/// A later copy whose bytes are not the first copy's.
+/// A later copy differs from the bytes of the first copy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct CopyMismatch;
 
@@ -27,15 +27,15 @@ impl Body {
         self.end
     }
 
-    /// Bytes held.
+    /// Number of held bytes.
     pub(super) fn held(&self) -> u64 {
         self.end - self.base
     }
 
-    /// Adds a copy's bytes from position `at`, at most [`Self::end`]. Bytes that are there already
-    /// are compared, not replaced. Returns whether new bytes have arrived.
+    /// Adds bytes of a copy from position `at`, which is at most [`Self::end`]. Bytes already held
+    /// are compared, not replaced. Returns whether new bytes were added.
     ///
-    /// Errors: [`CopyMismatch`]; then nothing was added.
+    /// Errors: [`CopyMismatch`]; nothing is added then.
     pub(super) fn add(&mut self, at: u64, mut bytes: Bytes) -> Result<bool, CopyMismatch> {
         debug_assert!(at <= self.end, "a leg begins at or before the end of what has arrived");
         let known = (self.end - at).min(bytes.len() as u64);
@@ -64,7 +64,7 @@ impl Body {
         Ok(true)
     }
 
-    /// The piece that holds `position`, from there on. `None` at the end and before the base.
+    /// The rest of the piece that holds `position`. `None` at the end and before the base.
     pub(super) fn from(&self, position: u64) -> Option<Bytes> {
         if position < self.base || position >= self.end {
             return None;
@@ -74,8 +74,8 @@ impl Body {
         Some(bytes.slice((position - at) as usize..))
     }
 
-    /// Drops pieces at the front until at most `bytes_max` bytes are held. Returns the bytes
-    /// dropped.
+    /// Drops pieces at the front until at most `bytes_max` bytes are held. Returns the number of
+    /// dropped bytes.
     pub(super) fn keep_last(&mut self, bytes_max: u64) -> u64 {
         let before = self.base;
         while self.held() > bytes_max {
@@ -85,8 +85,8 @@ impl Body {
         self.base - before
     }
 
-    /// Copies all pieces into one. A later viewer gets it in one write, and the read buffers that
-    /// the pieces were part of become free.
+    /// Copies all pieces into one. Later viewers get it in one write, and the read buffers that
+    /// held the pieces are freed.
     pub(super) fn join(&mut self) {
         if self.pieces.len() < 2 {
             return;
@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn dropped_front_is_neither_held_nor_compared() {
+    fn dropped_bytes_are_neither_held_nor_compared() {
         let mut body = Body::default();
         for piece in [&b"abc"[..], b"def", b"gh"] {
             body.add(body.end(), Bytes::from_static(piece)).expect("no overlap");
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_in_any_pieces_give_the_object(
+        fn copies_in_chunks_of_any_size_yield_the_object(
             object in proptest::collection::vec(any::<u8>(), 0..60),
             cuts in proptest::collection::vec((any::<bool>(), 0usize..9), 0..60),
         ) {

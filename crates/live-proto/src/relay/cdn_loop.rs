@@ -1,27 +1,27 @@
-//! The `CDN-Loop` header, by which a relay finds requests that came back to it.
+//! The `CDN-Loop` header, by which a relay detects requests that have looped back to it.
 //!
 //! Source: RFC 8586, sections 2 and 3. Leaves out: parameters of a node's own entry.
 
 use std::fmt;
 
-/// Maximum number of relays that a request has passed.
+/// Most relays that a request may have passed.
 pub const PASSED_MAX: usize = 16;
-/// Maximum length of a received header, in bytes.
+/// Longest accepted header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 1_024;
 
-/// Maximum number of names in a value that [`joined`] has lengthened: half of [`PASSED_MAX`], as each
-/// further relay adds its own.
+/// Most names in a value that [`joined`] has extended: half of [`PASSED_MAX`], as each further
+/// relay adds its name.
 pub const JOINED_MAX: usize = 8;
 
-/// A request that this node must not forward.
+/// Reason why this node must not forward a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoopError {
-    /// This node has forwarded the request before.
+    /// This node has already forwarded the request.
     Loop,
-    /// Number of relays passed, above [`PASSED_MAX`].
+    /// The request has passed too many relays: their number, above [`PASSED_MAX`].
     TooManyPassed(usize),
-    /// Length of the header in bytes, above [`HEADER_BYTES_MAX`].
+    /// The header is too long: its length in bytes, above [`HEADER_BYTES_MAX`].
     TooLong(usize),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for LoopError {
 
 impl std::error::Error for LoopError {}
 
-/// The `CDN-Loop` value for a request that the node `own` forwards, from the `received` values.
+/// The `CDN-Loop` value for a request that node `own` forwards, given the `received` values.
 ///
 /// Errors: see [`LoopError`].
 pub fn forwarded<'a>(received: impl IntoIterator<Item = &'a str>, own: &str) -> Result<String, LoopError> {
@@ -67,8 +67,8 @@ pub fn forwarded<'a>(received: impl IntoIterator<Item = &'a str>, own: &str) -> 
     Ok(value)
 }
 
-/// The value `own` with the names of `other` that it lacks in front, up to [`JOINED_MAX`] names:
-/// the value of one request that is made for both. `None` if no name is added.
+/// The value for one request on behalf of two: the names of `other` missing in `own`, then `own`.
+/// At most [`JOINED_MAX`] names. `None` if no name is added.
 pub fn joined(own: &str, other: &str) -> Option<String> {
     let name = |entry: &str| entry.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let mut names: Vec<String> = own.split(',').map(name).collect();
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_that_came_back_is_refused() {
+    fn looped_request_is_refused() {
         let first = forwarded([], "edge-1").expect("no relay passed");
         assert_eq!(first, "edge-1");
         let second = forwarded([&*first, "other; v=1"], "edge-2").expect("two relays passed");

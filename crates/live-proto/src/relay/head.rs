@@ -1,14 +1,14 @@
-//! The head of an answer: status, length, validator, and for how long it may be used again.
+//! The head of an answer: status, length, validator, and freshness.
 //!
 //! Source: RFC 9110 (8.8.3 entity tags, 14 ranges), RFC 9111 (4.2 freshness, 5.1 Age, 5.2
 //! Cache-Control).
-//! Leaves out: `Expires`, `Vary` (requests to parents have no header that could vary),
+//! Leaves out: `Expires`; `Vary`, as requests to parents have no header that could vary;
 //! revalidation.
 
 use anabranch_units::Duration;
 
-/// Names of the headers that the relay passes on to viewers, in lower case. `Age`, `Content-Length`
-/// and `Content-Range` are computed for each viewer; all others end at the relay.
+/// Headers that the relay forwards to viewers, in lower case. `Age`, `Content-Length` and
+/// `Content-Range` are computed for each viewer. All other headers are dropped.
 pub const PASSED_HEADERS: [&str; 9] = [
     "cache-control",
     "content-disposition",
@@ -20,7 +20,7 @@ pub const PASSED_HEADERS: [&str; 9] = [
     "expires",
     "last-modified",
 ];
-/// Seconds of the longest `max-age` and `Age` that count: one day, more than any live window.
+/// Upper limit of `max-age` and `Age`, in seconds: one day, longer than any live window.
 const AGE_S_MAX: u64 = 86_400;
 
 /// Head of an answer from a parent.
@@ -36,7 +36,7 @@ pub struct Head {
     pub headers: Vec<(&'static str, String)>,
     /// Age at the parent. Zero if absent or unreadable.
     pub age: Duration,
-    /// What `Cache-Control` permits.
+    /// Permissions from `Cache-Control`.
     pub cache: CacheControl,
 }
 
@@ -56,16 +56,16 @@ pub struct ContentRange {
 pub struct CacheControl {
     /// `s-maxage`, else `max-age`.
     pub max_age: Option<Duration>,
-    /// `no-cache`: no use after the transfer, as the relay does not validate.
+    /// `no-cache`: no reuse after the transfer, as the relay does not revalidate.
     pub is_no_cache: bool,
-    /// `no-store` or `private`: only viewers that waited already may share the answer.
+    /// `no-store` or `private`: only viewers that were already waiting share the answer.
     pub is_unshared: bool,
-    /// A `Cache-Control` header was present.
+    /// Whether a `Cache-Control` header was present.
     pub is_present: bool,
 }
 
 impl Head {
-    /// A head of this status without headers.
+    /// Creates a head with this status and no headers.
     pub fn new(status: u16) -> Self {
         Self {
             status,
@@ -77,7 +77,7 @@ impl Head {
         }
     }
 
-    /// Reads one header; names in any case. Headers that the relay does not use are passed over.
+    /// Reads one header, with a name in any case. Headers that the relay does not use are ignored.
     pub fn read_header(&mut self, name: &str, value: &str) {
         let lower = name.to_ascii_lowercase();
         match &*lower {
@@ -94,23 +94,23 @@ impl Head {
         }
     }
 
-    /// The first value of a header of [`PASSED_HEADERS`], by its name in lower case.
+    /// The first value of a header in [`PASSED_HEADERS`], by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| &**value)
     }
 
-    /// The entity tag if it is a strong one (RFC 9110, section 8.8.3).
+    /// The entity tag, if it is strong (RFC 9110, section 8.8.3).
     pub fn strong_etag(&self) -> Option<&str> {
         self.header("etag").filter(|tag| tag.starts_with('"'))
     }
 
-    /// Length of the whole object, from the range of a 206 answer or the length of another.
+    /// Length of the whole object: for 206 from the range, otherwise the length of the body.
     pub fn total(&self) -> Option<u64> {
         if self.status == 206 { self.range.and_then(|range| range.total) } else { self.length }
     }
 
-    /// Whether `other`, of another leg, can describe the same bytes: no strong entity tag, length,
-    /// type or encoding differs between the two.
+    /// Whether `other`, the head of another leg, can describe the same bytes. Strong entity tags,
+    /// lengths, types and encodings must not differ.
     pub fn agrees_with(&self, other: &Self) -> bool {
         fn same<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
             a.is_none() || b.is_none() || a == b
@@ -121,7 +121,7 @@ impl Head {
             && self.header("content-type") == other.header("content-type")
     }
 
-    /// For how long the answer may still be used when its head arrives. `unmarked` applies to an
+    /// Remaining freshness lifetime of the answer when its head arrives. `unmarked` applies to an
     /// answer without `Cache-Control`.
     pub fn freshness(&self, unmarked: Duration) -> Duration {
         let cache = &self.cache;
@@ -144,7 +144,7 @@ impl CacheControl {
             match &*name.trim().to_ascii_lowercase() {
                 "no-store" | "private" => self.is_unshared = true,
                 "no-cache" => self.is_no_cache = true,
-                // An age that cannot be read counts as zero (RFC 9111, section 4.2.1).
+                // An unreadable age counts as zero (RFC 9111, section 4.2.1).
                 "s-maxage" => shared_age = Some(seconds(value).unwrap_or(Duration::ZERO)),
                 "max-age" => {
                     let age = seconds(value).unwrap_or(Duration::ZERO);
@@ -171,15 +171,15 @@ impl ContentRange {
 /// A viewer's `Range` header with one range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ByteRange {
-    /// From a position, to another one or the end.
+    /// From a position to another position, or to the end.
     From(u64, Option<u64>),
-    /// The last bytes.
+    /// The last bytes of the object: their number.
     Last(u64),
 }
 
 impl ByteRange {
-    /// Reads `bytes=first-last`, `bytes=first-` or `bytes=-count`. `None` for anything else,
-    /// several ranges included: the header is passed over then (RFC 9110, section 14.2).
+    /// Reads `bytes=first-last`, `bytes=first-` or `bytes=-count`. `None` for other values,
+    /// including several ranges; the header is then ignored (RFC 9110, section 14.2).
     pub fn read(value: &str) -> Option<Self> {
         let (first, last) = value.trim().strip_prefix("bytes=")?.split_once('-')?;
         match (first, last) {
@@ -192,7 +192,7 @@ impl ByteRange {
         }
     }
 
-    /// The bytes of an object of this length: the first position and the one after the last.
+    /// The range in an object of this length: the first position, and the position after the last.
     ///
     /// Errors: `None` if no byte of the object is in the range.
     pub fn within(self, length: u64) -> Option<(u64, u64)> {
@@ -219,7 +219,7 @@ fn seconds(text: &str) -> Option<Duration> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // A number too large for us is a long time, and no error (RFC 9111, section 1.2.2).
+    // A number beyond the type counts as a long time, not as an error (RFC 9111, section 1.2.2).
     let secs = text.parse::<u64>().unwrap_or(u64::MAX);
     Some(Duration::from_secs(secs.min(AGE_S_MAX)))
 }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn freshness_is_max_age_less_age() {
+    fn freshness_is_max_age_minus_age() {
         let unmarked = Duration::from_secs(1);
         let fresh = |headers: &[(&str, &str)]| head(headers).freshness(unmarked).as_ps() / 1_000_000_000_000;
         assert_eq!(fresh(&[("Cache-Control", "public, max-age=60"), ("Age", "20")]), 40);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_cut_to_the_object() {
+    fn ranges_are_clipped_to_the_object() {
         let bytes = |text, length| ByteRange::read(text).and_then(|range| range.within(length));
         assert_eq!(bytes("bytes=0-9", 100), Some((0, 10)));
         assert_eq!(bytes("bytes=90-200", 100), Some((90, 100)));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_other_bytes_disagree() {
+    fn heads_of_different_bytes_disagree() {
         let a = head(&[("etag", "\"1\""), ("content-length", "5")]);
         assert!(a.agrees_with(&head(&[("content-length", "5")])));
         assert!(a.agrees_with(&head(&[("etag", "W/\"2\""), ("content-length", "5")])));
@@ -281,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_read_without_panic(name in "[a-zA-Z-]{0,20}", value in any::<String>()) {
+        fn random_headers_cause_no_panic(name in "[a-zA-Z-]{0,20}", value in any::<String>()) {
             for name in [&*name, "cache-control", "age", "content-range", "content-length"] {
                 head(&[(name, &value)]);
             }

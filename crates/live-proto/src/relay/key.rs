@@ -1,4 +1,4 @@
-//! The key of an object: its path and the delivery directives of low-latency HLS.
+//! The key of an object: its path and its delivery directives of low-latency HLS.
 
 use anabranch_media::hls::{DeliveryDirectives, DirectivesError};
 use std::fmt;
@@ -9,17 +9,17 @@ pub const TARGET_BYTES_MAX: usize = 2_048;
 /// Rule for query parameters that are not delivery directives.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum QueryRule {
-    /// They are removed: they neither tell objects apart nor reach the parent.
+    /// Parameters are removed. They neither distinguish objects nor reach the parent.
     #[default]
     Remove,
-    /// They are part of the key in the order of the request, and are sent to the parent.
+    /// Parameters are part of the key, in the order of the request, and are sent to the parent.
     Keep,
 }
 
-/// The key under which viewers share one upstream request: the path, `_HLS_msn`, `_HLS_part` and
+/// The key by which viewers share one upstream request: the path, `_HLS_msn`, `_HLS_part` and
 /// `_HLS_skip`.
 ///
-/// Two targets with the same directives in another order have one key.
+/// Targets with equal directives in a different order have the same key.
 /// Source: draft-pantos-hls-rfc8216bis-20, section 6.2.5 (delivery directives).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -29,18 +29,18 @@ pub struct Key {
     others: String,
 }
 
-/// A request target that names no object.
+/// Reason why a request target is not a valid key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The target's length in bytes, above [`TARGET_BYTES_MAX`].
+    /// The target is too long: its length in bytes, above [`TARGET_BYTES_MAX`].
     TooLong(usize),
-    /// A path that does not begin with `/`, holds other than printable ASCII, or has a segment `.`
-    /// or `..`.
+    /// The path does not begin with `/`, contains characters other than printable ASCII, or has a
+    /// segment `.` or `..`.
     BadPath,
-    /// A query with other than printable ASCII.
+    /// The query contains characters other than printable ASCII.
     BadQuery,
-    /// Delivery directives that no origin answers.
+    /// The delivery directives are invalid.
     BadDirectives(DirectivesError),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for KeyError {
 impl std::error::Error for KeyError {}
 
 impl Key {
-    /// The key of a request target such as `/ch/live.m3u8?_HLS_msn=7&_HLS_part=2`.
+    /// Parses a request target such as `/ch/live.m3u8?_HLS_msn=7&_HLS_part=2`.
     ///
     /// Errors: see [`KeyError`].
     pub fn read(target: &str, rule: QueryRule) -> Result<Self, KeyError> {
@@ -87,22 +87,22 @@ impl Key {
         Ok(Self { path: path.to_owned(), directives, others })
     }
 
-    /// The path, from its first `/`.
+    /// The path, beginning with `/`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The path up to and with its last `/`: the objects of one stream share it.
+    /// The path up to and including its last `/`, which the objects of one stream share.
     pub fn folder(&self) -> &str {
         &self.path[..self.path.rfind('/').map_or(0, |at| at + 1)]
     }
 
-    /// Whether the answer may wait at the origin for a segment or part that is not there yet.
+    /// Whether the origin may delay the answer until a segment or part is available.
     pub fn is_blocking(&self) -> bool {
         self.directives.msn.is_some()
     }
 
-    /// Whether the request waits for one part, and not for a whole segment.
+    /// Whether the request waits for a part, not for a whole segment.
     pub fn names_part(&self) -> bool {
         self.directives.part.is_some()
     }
@@ -115,7 +115,7 @@ impl Key {
 }
 
 impl fmt::Display for Key {
-    /// The target to request from a parent.
+    /// Writes the request target for a parent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.path)?;
         let queries = [self.others.clone(), self.directives.query()];
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_delivery_directives_tell_objects_apart() {
+    fn keys_include_delivery_directives_and_kept_queries() {
         assert_eq!(key("/a.m3u8?token=x&_HLS_part=2&_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=2"));
         assert_ne!(key("/a.m3u8?_HLS_msn=7"), key("/a.m3u8?_HLS_msn=7&_HLS_part=0"));
         assert_ne!(key("/a.m3u8"), key("/a.m3u8?_HLS_skip=YES"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_and_kind_come_from_the_path() {
+    fn path_without_query_determines_folder_and_kind() {
         assert_eq!(key("/ch/1/live.m3u8?_HLS_msn=3").folder(), "/ch/1/");
         assert!(key("/ch/live.m3u8").is_playlist());
         assert!(!key("/ch.m3u8/part.mp4").is_playlist());
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn written_key_reads_back(target in "/[a-z/]{0,9}(\\?([a-z]=[0-9]|_HLS_msn=[0-9]{1,3}|&|_HLS_skip=YES){0,5})?") {
+        fn key_survives_a_text_round_trip(target in "/[a-z/]{0,9}(\\?([a-z]=[0-9]|_HLS_msn=[0-9]{1,3}|&|_HLS_skip=YES){0,5})?") {
             for rule in [QueryRule::Remove, QueryRule::Keep] {
                 if let Ok(key) = Key::read(&target, rule) {
                     prop_assert_eq!(Key::read(&key.to_string(), rule), Ok(key));
@@ -177,7 +177,7 @@ mod tests {
         }
 
         #[test]
-        fn any_target_is_read_without_panic(target in any::<String>()) {
+        fn random_targets_cause_no_panic(target in any::<String>()) {
             let _ = Key::read(&target, QueryRule::Keep);
         }
     }

@@ -1,4 +1,4 @@
-//! The parents' side of the relay: requests, heads, bytes, faults, silence.
+//! The relay's side towards parents: requests, heads, bytes, faults, silence.
 
 use super::head::Head;
 use super::machine::{Action, FetchRequest, Flow, LEGS_MAX, Relay, Resume};
@@ -25,12 +25,12 @@ impl Relay {
         self.actions.push_back(Action::Fetch(request));
     }
 
-    /// Parents that were asked for the object of this leg already, other legs' included.
+    /// Parents that were already asked for the object of this leg, by any of its legs.
     pub fn tried(&self, leg: LegId) -> &[Hop] {
         self.legs.get(&leg).map_or(&[], |leg| &self.objects[&leg.object].fetch.tried)
     }
 
-    /// The driver has chosen the parent of a leg, or has none that was not tried.
+    /// Takes the driver's choice of a leg's parent; `None` if no untried parent is left.
     pub fn handle_hop(&mut self, now: Instant, leg_id: LegId, hop: Option<Hop>) {
         let Some(leg) = self.legs.get_mut(&leg_id) else { return };
         let fetch = &mut self.objects.get_mut(&leg.object).expect("a leg's object is in the table").fetch;
@@ -55,7 +55,7 @@ impl Relay {
         self.arm(id);
     }
 
-    /// A parent's head has arrived.
+    /// Takes the head of a parent's answer.
     pub fn handle_head(&mut self, now: Instant, leg_id: LegId, head: Head) -> Flow {
         let Some(leg) = self.legs.get(&leg_id).filter(|leg| leg.next.is_none()) else { return Flow::Stop };
         let (id, waited) = (leg.object, now - leg.asked_at);
@@ -87,7 +87,7 @@ impl Relay {
         Flow::Continue
     }
 
-    /// Bytes of a leg have arrived, after its head.
+    /// Takes bytes of a leg, after its head.
     pub fn handle_bytes(&mut self, now: Instant, leg_id: LegId, bytes: Bytes) -> Flow {
         let Some(leg) = self.legs.get_mut(&leg_id) else { return Flow::Stop };
         let Some(at) = leg.next else { return self.leg_failed(now, leg_id, Failure::Broke) };
@@ -136,8 +136,8 @@ impl Relay {
         Flow::Continue
     }
 
-    /// Whether the fastest viewer is behind by half of `object_bytes_max`. A viewer whose range begins
-    /// past what has arrived is not behind.
+    /// Whether even the foremost viewer lags the received bytes by more than half of
+    /// `object_bytes_max`. A viewer whose range begins beyond the received bytes does not lag.
     fn is_ahead(&self, id: ObjectId) -> bool {
         let object = &self.objects[&id];
         let position = |viewer: &super::object::ViewerId| {
@@ -148,7 +148,7 @@ impl Relay {
         fastest.is_some_and(|at| object.body.end().saturating_sub(at) > half)
     }
 
-    /// A leg's body has ended as HTTP ends it.
+    /// Takes the regular end of a leg's body.
     pub fn handle_end(&mut self, now: Instant, leg_id: LegId) {
         let Some(leg) = self.legs.get(&leg_id) else { return };
         let id = leg.object;
@@ -170,19 +170,19 @@ impl Relay {
         }
     }
 
-    /// A leg has broken off, or its parent cannot be reached.
+    /// Takes the failure of a leg: its connection broke, or its parent cannot be reached.
     pub fn handle_broken(&mut self, now: Instant, leg_id: LegId) {
         if self.legs.contains_key(&leg_id) {
             let _ = self.leg_failed(now, leg_id, Failure::Broke);
         }
     }
 
-    /// A parent has failed, by evidence other than an answer: its legs are over. Their objects go on
-    /// at other parents.
+    /// Ends all legs at a parent that has failed by evidence other than an answer. Their objects
+    /// are requested from other parents.
     pub fn handle_parent_failed(&mut self, now: Instant, hop: Hop) {
         let legs = self.legs.iter().filter(|(_, leg)| leg.hop == Some(hop)).map(|(id, _)| *id);
         for leg in legs.collect::<Vec<_>>() {
-            // The failure of one leg may end others of its object.
+            // The failure of one leg may have ended other legs of its object.
             if self.legs.contains_key(&leg) {
                 self.actions.push_back(Action::Cancel(leg));
                 let _ = self.leg_failed(now, leg, Failure::Broke);
@@ -190,7 +190,7 @@ impl Relay {
         }
     }
 
-    /// Runs the deadlines that are due: silence, idle fetches, freshness.
+    /// Runs the deadlines that are due: silence, fetches without viewers, freshness.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.due(now) {
             let object = &self.objects[&id];
@@ -237,9 +237,10 @@ impl Relay {
 
     /// Begins a further leg if all legs of the object are suspect and its limits permit.
     ///
-    /// Without an untried parent, the silent ones are asked again if relays have joined since: in a
-    /// ring of relays each waits for the next one's answer, and the names of all that wait make one
-    /// of them refuse the request ([`super::cdn_loop`]).
+    /// If no untried parent is left, silent parents are asked again, provided that further relays
+    /// have joined the object. In a ring of relays each relay waits for the answer of the next
+    /// relay. The repeated request lists all waiting relays, so one relay detects the loop and
+    /// refuses the request ([`super::cdn_loop`]).
     fn add_leg(&mut self, now: Instant, id: ObjectId) {
         let fetch = &self.objects[&id].fetch;
         let all_suspect = fetch.legs.iter().all(|leg| self.legs[leg].is_suspect);
@@ -258,7 +259,8 @@ impl Relay {
         self.begin_leg(now, id);
     }
 
-    /// Makes the parents of silent legs untried again. Returns false if that is of no use.
+    /// Marks the parents of silent legs as untried. Returns false if repeating a request cannot
+    /// help.
     fn may_ask_again(&mut self, id: ObjectId) -> bool {
         let object = self.objects.get_mut(&id).expect("a leg's object is in the table");
         let fetch = &mut object.fetch;
@@ -271,7 +273,7 @@ impl Relay {
         true
     }
 
-    /// A leg has delivered something; others that were silent meanwhile are named.
+    /// Notes that a leg has delivered, and reports the parents of suspect legs of the same object.
     fn heard(&mut self, now: Instant, leg_id: LegId) {
         let leg = self.legs.get_mut(&leg_id).expect("a leg that was heard is in the table");
         leg.heard_at = now;
@@ -298,8 +300,8 @@ impl Relay {
         object.fetch.legs.retain(|held| *held != leg_id);
     }
 
-    /// Ends a leg whose head or bytes contradict another leg. Playlists of two sources may differ at
-    /// any moment, media may not.
+    /// Ends a leg whose head or bytes contradict another leg. Only for media is the parent
+    /// reported, as playlists of two sources may differ at any moment.
     fn leg_differs(&mut self, now: Instant, leg_id: LegId) -> Flow {
         let leg = &self.legs[&leg_id];
         let key = &self.objects[&leg.object].key;
@@ -309,7 +311,7 @@ impl Relay {
         self.leg_failed(now, leg_id, Failure::Differs)
     }
 
-    /// Replaces a leg that has failed, or fails its object. The driver ends the leg.
+    /// Replaces a leg that has failed, or fails its object. The driver closes the leg's connection.
     fn leg_failed(&mut self, now: Instant, leg_id: LegId, failure: Failure) -> Flow {
         let Leg { object: id, hop, .. } = self.legs[&leg_id];
         self.drop_leg(leg_id);
@@ -333,7 +335,7 @@ impl Relay {
         Flow::Stop
     }
 
-    /// Ends the legs at this parent that have no head: they wait in the same ring.
+    /// Ends the legs at this parent that have no head yet, as they wait in the same ring.
     fn drop_waiting_legs(&mut self, id: ObjectId, hop: Option<Hop>) {
         let waits = |leg: &LegId| self.legs[leg].hop == hop && self.legs[leg].next.is_none();
         let legs: Vec<LegId> = self.objects[&id].fetch.legs.iter().copied().filter(waits).collect();
@@ -343,7 +345,7 @@ impl Relay {
         }
     }
 
-    /// All bytes of an object are there.
+    /// Marks an object as complete.
     fn complete(&mut self, now: Instant, id: ObjectId) {
         self.cancel_legs(id);
         let object = self.objects.get_mut(&id).expect("a leg's object is in the table");

@@ -7,32 +7,34 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-/// Legs of one object at a time.
+/// Most concurrent legs of one object.
 pub(super) const LEGS_MAX: usize = 2;
 
 /// Limits and times of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayConfig {
-    /// Bytes of all objects together. At least [`Self::object_bytes_max`].
+    /// Most bytes held of all objects together. At least [`Self::object_bytes_max`].
     pub memory_max: ByteCount,
-    /// Bytes held of one object. A longer one is streamed and not kept: this many of its bytes are
-    /// held, a new viewer begins another request, and a viewer further behind is cut off.
+    /// Most bytes held of one object. A longer object is streamed and not kept. Of it the relay
+    /// holds its newest bytes up to this limit; a viewer farther behind is cut off, and a new
+    /// viewer starts another request.
     pub object_bytes_max: ByteCount,
-    /// Objects under way or kept.
+    /// Most objects that are being fetched or kept.
     pub objects_max: usize,
-    /// Viewers at once.
+    /// Most concurrent viewers.
     pub viewers_max: usize,
-    /// Upstream requests for one object after which it fails. At least 1.
+    /// Number of upstream requests for one object after which the object fails. At least 1.
     pub requests_max: u32,
-    /// Each object is asked of two parents at once; the first copy of each byte counts.
+    /// Whether each object is requested from two parents at once. The first copy of each byte
+    /// counts.
     pub is_doubled: bool,
-    /// Time from the last viewer's leave until the upstream request is cancelled.
+    /// Time from the departure of the last viewer until the upstream request is cancelled.
     pub linger: Duration,
-    /// Time for which a failure is answered to new viewers without another request.
+    /// Time for which a failure is returned to new viewers without another request.
     pub failure_time: Duration,
-    /// Freshness of an answer without `Cache-Control` that is not a playlist.
+    /// Freshness lifetime of an answer without `Cache-Control`, except playlists, which get zero.
     pub unmarked_time: Duration,
-    /// Silence of a leg after which it counts as broken, whether or not another parent exists.
+    /// Silence after which a leg counts as broken, even if no other parent exists.
     pub give_up_after: Duration,
 }
 
@@ -48,7 +50,7 @@ impl Default for RelayConfig {
             linger: Duration::from_ms(500),
             failure_time: Duration::from_ms(200),
             unmarked_time: Duration::from_secs(1),
-            // Three target durations of 6 s: the longest that a blocking reload may wait.
+            // Three target durations of 6 s, the longest delay of a blocking reload.
             give_up_after: Duration::from_secs(18),
         }
     }
@@ -58,9 +60,9 @@ impl Default for RelayConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RelayConfigError {
-    /// A limit of zero, by its name.
+    /// A limit is zero: name of the limit.
     Zero(&'static str),
-    /// Memory smaller than one object may be.
+    /// The memory limit is below the limit of one object.
     MemoryTooSmall(ByteCount, ByteCount),
 }
 
@@ -77,84 +79,85 @@ impl fmt::Display for RelayConfigError {
 
 impl std::error::Error for RelayConfigError {}
 
-/// Totals since the relay began, and two current numbers.
+/// Totals since the relay was created, and two current values.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelayCounts {
-    /// Viewers' requests.
+    /// Number of viewers' requests.
     pub joins: u64,
-    /// Of these, requests that found an object under way.
+    /// Number of viewers' requests for an object that was being fetched.
     pub joins_under_way: u64,
-    /// Of these, requests that found a whole object.
+    /// Number of viewers' requests for a complete object.
     pub hits: u64,
-    /// Requests sent to parents.
+    /// Number of requests sent to parents.
     pub upstream_requests: u64,
-    /// Bytes received from parents, copies included.
+    /// Bytes received from parents, including duplicates.
     pub upstream_bytes: u64,
-    /// Legs that were silent for longer than usual.
+    /// Number of times that a leg was silent for longer than usual.
     pub silences: u64,
-    /// Legs that broke, were refused or differed.
+    /// Number of legs that broke, were refused, or sent different bytes.
     pub legs_failed: u64,
-    /// Objects that failed.
+    /// Number of objects that failed.
     pub objects_failed: u64,
-    /// Fetches cancelled because no viewer was left.
+    /// Number of fetches cancelled for lack of viewers.
     pub cancelled: u64,
-    /// Viewers cut off because they were slow or memory was full.
+    /// Number of viewers cut off because they were slow or memory was full.
     pub cut_off: u64,
-    /// Objects dropped for memory or number.
+    /// Number of objects dropped to free memory or table entries.
     pub evicted: u64,
-    /// Bytes held now.
+    /// Bytes currently held.
     pub held_bytes: u64,
-    /// Objects under way or kept now.
+    /// Number of objects currently being fetched or kept.
     pub objects: usize,
 }
 
-/// Work for the driver.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Choose a parent outside of [`Relay::tried`], report it by [`Relay::handle_hop`], and ask it.
+    /// Choose a parent outside of [`Relay::tried`], report the choice by [`Relay::handle_hop`], and
+    /// send the request.
     Fetch(FetchRequest),
-    /// End this request; nothing more of it counts.
+    /// Cancel this request. Further input of the leg is ignored.
     Cancel(LegId),
-    /// Read on from this leg, which [`Flow::Pause`] has stopped.
+    /// Resume reading from this leg, which [`Flow::Pause`] has stopped.
     Continue(LegId),
-    /// This parent was silent while another one delivered the object of this key.
+    /// This parent was silent while another parent delivered the object with this key.
     Suspect(Hop, Key),
-    /// This parent gives other media than another one under the same key: the two have different
-    /// timelines.
+    /// This parent sends other media than another parent for the same key: their timelines differ.
     Differs(Hop, Key),
 }
 
 /// One upstream request to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchRequest {
-    /// Names the request in all reports.
+    /// Leg of the request, named in all reports about it.
     pub leg: LegId,
-    /// Target to ask for: its text form.
+    /// Object to request; its text form is the request target.
     pub key: Key,
-    /// Range to ask for; `None` for the whole object.
+    /// Range to request; `None` for the whole object.
     pub resume: Option<Resume>,
     /// Value of the `CDN-Loop` header.
     pub passed: String,
 }
 
-/// The rest of an object whose front is there: `Range: bytes=from-` with `If-Range: etag`.
+/// The remaining bytes of a partly received object, requested by `Range: bytes=from-` and
+/// `If-Range: etag`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
-    /// Position of the first byte that is wanted.
+    /// Position of the first missing byte.
     pub from: u64,
-    /// Strong entity tag of the bytes that are there.
+    /// Strong entity tag of the bytes already received.
     pub etag: String,
 }
 
-/// Whether the driver reads on from a leg.
+/// Whether the driver should keep reading from a leg.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Flow {
-    /// Read on.
+    /// Keep reading.
     Continue,
-    /// Read nothing until [`Action::Continue`]: the viewers are behind.
+    /// Stop reading until [`Action::Continue`], as the viewers are behind.
     Pause,
-    /// The request is over: end it.
+    /// The request is finished or failed: close it.
     Stop,
 }
 
@@ -171,7 +174,7 @@ pub(super) struct Viewer {
     /// Position after the last byte of the range. `None` for the whole object.
     pub(super) end: Option<u64>,
     pub(super) has_head: bool,
-    /// To be named by [`Relay::poll_ready`] at the next change.
+    /// Whether [`Relay::poll_ready`] must name this viewer at the next change.
     pub(super) is_waiting: bool,
 }
 
@@ -180,14 +183,14 @@ pub(super) struct Viewer {
 pub struct Relay {
     pub(super) config: RelayConfig,
     pub(super) objects: BTreeMap<ObjectId, Object>,
-    /// The object that new viewers of a key join.
+    /// The object that new viewers of each key join.
     pub(super) listed: BTreeMap<Key, ObjectId>,
-    /// Whole objects without viewers, least recently used first.
+    /// Complete objects without viewers, least recently used first.
     pub(super) unused: BTreeSet<(u64, ObjectId)>,
     pub(super) legs: BTreeMap<LegId, Leg>,
     pub(super) viewers: Vec<Option<Viewer>>,
     pub(super) free_viewers: Vec<ViewerId>,
-    /// One deadline for each object at most, never later than the object's next one.
+    /// At most one deadline per object, never later than the object's next deadline.
     timers: BTreeSet<(Instant, ObjectId)>,
     pub(super) actions: VecDeque<Action>,
     pub(super) ready: VecDeque<ViewerId>,
@@ -199,7 +202,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay without objects.
+    /// Creates a relay without objects.
     ///
     /// Errors: see [`RelayConfigError`].
     pub fn new(config: RelayConfig) -> Result<Self, RelayConfigError> {
@@ -234,12 +237,12 @@ impl Relay {
         })
     }
 
-    /// The next thing to do, until `None`.
+    /// Returns the next action; `None` if there is none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The next viewer for which [`Relay::handle_read`] has news, until `None`.
+    /// Returns the next viewer for which [`Relay::handle_read`] has data; `None` if there is none.
     pub fn poll_ready(&mut self) -> Option<ViewerId> {
         self.ready.pop_front()
     }
@@ -254,7 +257,7 @@ impl Relay {
         RelayCounts { held_bytes: self.held_bytes, objects: self.objects.len(), ..self.counts }
     }
 
-    /// Number of viewers' requests that are open.
+    /// Number of viewers' current requests.
     pub fn viewers(&self) -> usize {
         self.viewers.len() - self.free_viewers.len()
     }
@@ -264,7 +267,7 @@ impl Relay {
         self.next_number
     }
 
-    /// The next object whose deadline is due.
+    /// Removes and returns the next object whose deadline is due.
     pub(super) fn due(&mut self, now: Instant) -> Option<ObjectId> {
         let (at, id) = *self.timers.first()?;
         if at > now {
@@ -275,8 +278,8 @@ impl Relay {
         Some(id)
     }
 
-    /// Puts the object's next deadline into the table, if the table has none or a later one. A
-    /// deadline that has moved later stays: it fires early and is put in again.
+    /// Enters the object's next deadline into the table, unless the table has an earlier deadline.
+    /// A deadline that has moved later is not changed: it fires early and is entered again.
     pub(super) fn arm(&mut self, id: ObjectId) {
         let Some(object) = self.objects.get(&id) else { return };
         let Some(deadline) = self.deadline(object) else { return };
@@ -303,10 +306,10 @@ impl Relay {
         }
     }
 
-    /// When a leg's silence has a consequence.
+    /// When the silence of a leg makes it suspect or broken.
     pub(super) fn silent_at(&self, object: &Object, leg: &Leg) -> Instant {
         let gives_up = leg.heard_at + self.config.give_up_after;
-        // A leg that waits for a parent is not silent.
+        // A leg without a parent cannot be silent.
         if leg.is_suspect || leg.hop.is_none() {
             return gives_up;
         }
@@ -314,7 +317,7 @@ impl Relay {
         gives_up.min(leg.heard_at + usual)
     }
 
-    /// A new listed object without legs.
+    /// Adds a listed object without legs.
     pub(super) fn add_object(&mut self, now: Instant, key: Key, passed: String) -> ObjectId {
         let id = self.number();
         let object = Object {
@@ -337,7 +340,7 @@ impl Relay {
         id
     }
 
-    /// New viewers do not join the object any more. It goes once it has no viewers.
+    /// Closes an object to new viewers. The object is removed once it has no viewers.
     pub(super) fn unlist(&mut self, id: ObjectId) {
         let object = self.objects.get_mut(&id).expect("only objects in the table are unlisted");
         if std::mem::take(&mut object.is_listed) {
@@ -371,7 +374,7 @@ impl Relay {
         }
     }
 
-    /// Names all waiting viewers of the object as ready.
+    /// Marks all waiting viewers of the object as ready.
     pub(super) fn wake(&mut self, id: ObjectId) {
         for viewer in &self.objects[&id].viewers {
             let waiting = self.viewers[viewer.index()].as_mut().expect("an object's viewers are open");
@@ -381,7 +384,7 @@ impl Relay {
         }
     }
 
-    /// Ends an object that cannot be delivered, or not to its end.
+    /// Ends an object that cannot be delivered completely.
     pub(super) fn fail(&mut self, now: Instant, id: ObjectId, failure: Failure) {
         self.cancel_legs(id);
         self.counts.objects_failed += 1;
@@ -412,8 +415,8 @@ impl Relay {
         true
     }
 
-    /// Drops objects until the memory's limit holds: unused ones first, then whole ones that slow
-    /// viewers still read, then objects under way, `spared` last.
+    /// Drops objects until the memory limit holds: unused objects first, then complete objects that
+    /// slow viewers still read, then objects being fetched, `spared` last.
     pub(super) fn shrink(&mut self, now: Instant, spared: ObjectId) {
         while self.held_bytes > self.config.memory_max.as_u64() {
             if self.evict() {

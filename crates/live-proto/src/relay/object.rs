@@ -1,4 +1,4 @@
-//! One object of the relay: its bytes, the legs that fetch it, the viewers that read it.
+//! One object of the relay: its bytes, the legs that fetch it, and its viewers.
 
 use super::body::Body;
 use super::head::Head;
@@ -8,19 +8,19 @@ use anabranch_units::{Duration, Instant};
 use std::fmt;
 use std::sync::Arc;
 
-/// HTTP status of a request that came back to a relay (RFC 5842, section 7.2).
+/// HTTP status of a request that has looped back to a relay (RFC 5842, section 7.2).
 pub(super) const LOOP_DETECTED: u16 = 508;
 
-/// One upstream request. Never used twice.
+/// Number of an upstream request. Numbers are not reused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LegId(pub(super) u64);
 
-/// A parent, by a number that the driver gives it.
+/// Number of a parent, chosen by the driver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hop(pub u32);
 
-/// One request of a viewer, from [`super::Relay::handle_join`] to [`super::Relay::handle_leave`].
-/// Its number is used again afterwards.
+/// Number of a viewer's request, from [`super::Relay::handle_join`] to
+/// [`super::Relay::handle_leave`]. Afterwards the number is reused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ViewerId(pub(super) u32);
 
@@ -31,7 +31,7 @@ impl ViewerId {
     }
 }
 
-/// Why an object is not delivered, or not to its end.
+/// Reason why an object is not delivered, or not completely.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
@@ -39,17 +39,17 @@ pub enum Failure {
     Status(u16),
     /// No parent is left to ask.
     NoParent,
-    /// Parents could not be reached, or broke off.
+    /// Parents were unreachable, or broke off their answers.
     Broke,
     /// Parents were silent for [`super::RelayConfig::give_up_after`].
     Silent,
     /// A second leg's head or bytes differ from the first leg's.
     Differs,
-    /// The viewer fell behind by more than [`super::RelayConfig::object_bytes_max`].
+    /// The viewer is behind by more than [`super::RelayConfig::object_bytes_max`].
     TooSlow,
     /// The memory for objects is full.
     NoMemory,
-    /// The viewer's range holds no byte of the object, which has this length in bytes.
+    /// The viewer's range contains no byte of the object, whose length in bytes this is.
     OutOfRange(u64),
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 impl Failure {
-    /// Whether another parent may do better.
+    /// Whether another parent may succeed.
     pub(super) fn is_retried(self) -> bool {
         match self {
             Self::Status(status) => matches!(status, 404 | 408 | 429 | 500..),
@@ -93,29 +93,29 @@ pub(super) type ObjectId = u64;
 pub(super) enum ObjectState {
     Fetching,
     Whole,
-    /// Answered to new viewers until the time.
+    /// The failure is returned to new viewers until this time.
     Failed(Failure, Instant),
 }
 
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) key: Key,
-    /// The `CDN-Loop` value of requests to parents, with the relays of joined requests.
+    /// `CDN-Loop` value of requests to parents: the relays that joined requests have passed.
     pub(super) passed: String,
-    /// Head of the first leg that had one.
+    /// Head of the first leg that received one.
     pub(super) head: Option<Arc<Head>>,
     pub(super) head_at: Instant,
     pub(super) body: Body,
     pub(super) state: ObjectState,
     pub(super) viewers: Vec<ViewerId>,
-    /// When the last viewer left. `None` while there are viewers.
+    /// Time at which the last viewer left. `None` while there are viewers.
     pub(super) idle_since: Option<Instant>,
     pub(super) fresh_until: Instant,
-    /// New viewers of the key join this object.
+    /// Whether new viewers of the key join this object.
     pub(super) is_listed: bool,
-    /// Order of the last use.
+    /// Sequence number of the last use.
     pub(super) used: u64,
-    /// The deadline in the table of timers.
+    /// Deadline of the object in the table of timers.
     pub(super) timer: Option<Instant>,
     pub(super) fetch: Fetch,
 }
@@ -123,38 +123,38 @@ pub(super) struct Object {
 /// The upstream side of an object.
 #[derive(Debug, Default)]
 pub(super) struct Fetch {
-    /// Legs under way, oldest first.
+    /// Current legs, the oldest first.
     pub(super) legs: Vec<LegId>,
-    /// Parents asked so far.
+    /// Parents asked so far. A silent parent may be removed to ask it again.
     pub(super) tried: Vec<Hop>,
-    /// Legs begun.
+    /// Number of legs begun.
     pub(super) begun: u32,
-    /// Longest time between two pieces of one leg.
+    /// Longest time between two pieces of a leg.
     pub(super) longest_gap: Duration,
-    /// The driver had no further parent.
+    /// Whether the driver had no further parent.
     pub(super) is_out_of_hops: bool,
-    /// The first status, else the last failure, of a leg that has ended.
+    /// First HTTP error status of an ended leg, or else its last failure.
     pub(super) failure: Option<Failure>,
-    /// Relays have joined that no parent has read of in `CDN-Loop`.
+    /// Whether relays have joined that no parent has yet seen in `CDN-Loop`.
     pub(super) has_new_relays: bool,
-    /// Legs wait until a viewer has read on.
+    /// Whether the legs wait until viewers have read more.
     pub(super) is_paused: bool,
 }
 
-/// One upstream request under way.
+/// A current upstream request.
 #[derive(Debug)]
 pub(super) struct Leg {
     pub(super) object: ObjectId,
     /// The parent. `None` until the driver has chosen it.
     pub(super) hop: Option<Hop>,
     pub(super) asked_at: Instant,
-    /// Time of its last piece, or of its request.
+    /// Time of the last piece, or of the request before the first piece.
     pub(super) heard_at: Instant,
-    /// First byte of the range that it asks for; 0 for the whole object.
+    /// First byte of the requested range; 0 for the whole object.
     pub(super) from: u64,
-    /// Position of its next byte. `None` before its head.
+    /// Position of the next byte. `None` before the head.
     pub(super) next: Option<u64>,
-    /// Silent for longer than usual.
+    /// Whether the leg has been silent for longer than usual.
     pub(super) is_suspect: bool,
 }
 
@@ -171,7 +171,7 @@ impl Object {
         matches!(self.state, ObjectState::Fetching)
     }
 
-    /// Whether a viewer that arrives now may share this object.
+    /// Whether a new viewer may share this object.
     pub(super) fn admits(&self, now: Instant) -> bool {
         match self.state {
             ObjectState::Fetching => {
@@ -182,7 +182,7 @@ impl Object {
         }
     }
 
-    /// The kind of wait that a leg is in.
+    /// The kind of event that a leg waits for.
     pub(super) fn wait(&self, leg: &Leg) -> WaitKind {
         match (leg.next, self.key.is_blocking(), self.key.names_part()) {
             (Some(_), ..) => WaitKind::Piece,

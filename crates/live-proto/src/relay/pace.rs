@@ -1,46 +1,48 @@
-//! The longest silence that a healthy parent keeps, learned for each stream.
+//! The longest silence of a healthy parent, learned for each stream.
 //!
-//! The rule: the relay records, for each folder of paths and kind of wait, how long the parents let
-//! it wait for the head of an answer, and the longest gap between two pieces of a body. Both show
-//! the duration of a part (or of a segment, where no parts are asked for). A leg is *silent* after
+//! For each folder of paths, the relay records how long parents delay the head of an answer, and
+//! the longest gap between two pieces of a body; `WaitKind` lists the kinds. These waits reflect
+//! the duration of a part, or of a segment if no parts are requested. A leg is *silent* after
 //! [`SILENCE_FACTOR`] times the longest of the last [`SAMPLES`] waits plus [`SILENCE_MARGIN`],
-//! within [`SILENCE_MIN`] and [`SILENCE_MAX`]; [`SILENCE_UNKNOWN`] holds before the first sample. A
-//! false alarm costs one more request, and its own wait becomes a sample.
+//! clamped to [`SILENCE_MIN`] and [`SILENCE_MAX`]. Before the first sample the limit is
+//! [`SILENCE_UNKNOWN`]. A false alarm costs one more request, and the long wait becomes a sample.
 
 use anabranch_units::Duration;
 use std::collections::BTreeMap;
 
-/// Silences longer than this many usual waits are suspect: a part may be one part late.
+/// Multiple of the longest recorded wait after which a silence is suspect. A part may be one part
+/// late.
 pub const SILENCE_FACTOR: u64 = 2;
-/// Time beyond the usual waits for round trips and scheduling.
+/// Time added to the longest waits, for round trips and scheduling.
 pub const SILENCE_MARGIN: Duration = Duration::from_ms(50);
-/// Shortest silence that is suspect: one retransmission timeout of TCP (200 ms) must fit in.
+/// Lowest limit of silence. It exceeds one retransmission timeout of TCP (200 ms).
 pub const SILENCE_MIN: Duration = Duration::from_ms(300);
-/// Longest silence that is not suspect: more than one segment of 6 s.
+/// Highest limit of silence. It exceeds one segment of 6 s.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
-/// Limit of silence for a stream without samples: with it, a frozen parent is left within 1 s.
+/// Limit of silence for a stream without samples. With it the relay leaves a frozen parent within 1
+/// s.
 pub const SILENCE_UNKNOWN: Duration = Duration::from_ms(600);
-/// Number of waits of each kind that are remembered.
+/// Number of recorded waits of each kind.
 pub const SAMPLES: usize = 8;
-/// Number of streams that are remembered; the least recently used one is dropped.
+/// Number of recorded streams. The least recently used stream is dropped first.
 pub const STREAMS_MAX: usize = 4_096;
 
-/// Kinds of waits; each has its own samples.
+/// Kinds of waits. Each kind has its samples.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum WaitKind {
-    /// For the head of a playlist that waits for a part.
+    /// Wait for the head of a playlist that blocks until a part is available.
     PartListed,
-    /// For the head of a playlist that waits for a segment.
+    /// Wait for the head of a playlist that blocks until a segment is available.
     SegmentListed,
-    /// For the head of any other object.
+    /// Wait for the head of any other object.
     Head,
-    /// For the next piece of a body: one sample per object, its longest gap.
+    /// Wait for the next piece of a body. Its sample is the longest gap of an object.
     Piece,
 }
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// The last waits by kind, oldest overwritten first.
+    /// The last waits, by kind. The oldest is overwritten first.
     waits: [[Option<Duration>; SAMPLES]; 4],
     next: [usize; 4],
     used: u64,
@@ -54,7 +56,7 @@ pub(super) struct LearnedWaits {
 }
 
 impl LearnedWaits {
-    /// Records a wait that has ended.
+    /// Records a completed wait.
     pub(super) fn record(&mut self, folder: &str, kind: WaitKind, wait: Duration) {
         self.clock += 1;
         if !self.streams.contains_key(folder) {

@@ -1,4 +1,4 @@
-//! Laws of the relay under random schedules, then its rules one by one.
+//! Tests of the relay: invariants under random schedules, then single rules.
 
 use super::pace::{SILENCE_MIN, SILENCE_UNKNOWN};
 use super::*;
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 mod doubled;
 mod rings;
 
-/// A viewer with everything that it has read.
+/// A viewer and all bytes that it has read.
 #[derive(Debug)]
 struct Reader {
     object: usize,
     id: ViewerId,
     range: Option<ByteRange>,
-    /// Position of its first byte.
+    /// Position in the object of the first byte in `read`.
     from: usize,
     read: Vec<u8>,
     has_head: bool,
@@ -33,20 +33,20 @@ struct Upstream {
     is_frozen: bool,
 }
 
-/// A relay with honest parents, whose faults the schedule chooses.
+/// A relay with correct parents. The schedule chooses their faults.
 struct World {
     relay: Relay,
     now: Instant,
     objects: Vec<Vec<u8>>,
-    /// Parents announce the length and an entity tag.
+    /// Whether parents announce the length and an entity tag.
     announces: bool,
     cache_control: &'static str,
     legs: BTreeMap<LegId, Upstream>,
     readers: Vec<Reader>,
-    /// Requests sent to parents by object.
+    /// Number of requests sent to parents, for each object.
     requests: Vec<usize>,
     hops: u32,
-    /// No answer is given to requests without an untried parent.
+    /// Whether the driver leaves a request unanswered while no untried parent is left.
     waits_for_hops: bool,
     suspects: Vec<Hop>,
 }
@@ -103,7 +103,7 @@ impl World {
                             Upstream { object, sent, has_head: false, is_paused: false, is_frozen: false };
                         self.legs.insert(request.leg, leg);
                     }
-                    // The driver waits for a parent.
+                    // Without an answer the relay keeps waiting for a parent.
                     if hop.is_some() || !self.waits_for_hops {
                         self.relay.handle_hop(self.now, request.leg, hop);
                     }
@@ -187,7 +187,7 @@ impl World {
         self.drain();
     }
 
-    /// Reads what is there for one viewer.
+    /// Reads all available bytes for one viewer.
     fn read(&mut self, reader: usize) {
         let reader = &mut self.readers[reader];
         while reader.end.is_none() {
@@ -231,7 +231,7 @@ impl World {
         *self.legs.keys().nth(nth).expect("that many requests are under way")
     }
 
-    /// Serves everything that is under way to its end, and lets all viewers read.
+    /// Completes all requests in progress, and lets all viewers read to their end.
     fn finish(&mut self) {
         for _ in 0..10_000 {
             for leg in self.legs.keys().copied().collect::<Vec<_>>() {
@@ -240,7 +240,7 @@ impl World {
             for reader in 0..self.readers.len() {
                 self.read(reader);
             }
-            // A leg that waits for viewers which were cut off ends when they leave.
+            // A leg paused for disconnected viewers ends when they leave.
             let is_over = |leg: &Upstream| leg.is_frozen || leg.is_paused;
             if self.legs.values().all(is_over) && self.readers.iter().all(|r| r.end.is_some()) {
                 return;
@@ -252,7 +252,7 @@ impl World {
     }
 }
 
-/// One step of a schedule. Numbers choose among what is there.
+/// One step of a schedule. A number selects, modulo the count, one of the present items.
 #[derive(Clone, Debug)]
 enum Step {
     Join(usize),
@@ -319,7 +319,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn each_object_is_asked_of_parents_once(
+    fn each_object_is_requested_upstream_once(
         lengths in proptest::collection::vec(0usize..2_000, 1..4),
         announces in any::<bool>(),
         steps in proptest::collection::vec(calm(), 0..120),
@@ -330,7 +330,8 @@ proptest! {
             world.join(object);
         }
         for step in steps {
-            // Steps take 20 ms at most, a leg is suspect after 300: the fetches never look frozen.
+            // A step takes at most 20 ms, and a leg is suspect after 300 ms, so no fetch looks
+            // frozen.
             for leg in world.legs.keys().copied().collect::<Vec<_>>() {
                 world.send(leg, 1);
             }
@@ -396,7 +397,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_fetched_or_held_without_viewers(
+    fn objects_without_viewers_are_neither_fetched_nor_held(
         lengths in proptest::collection::vec(0usize..2_000, 1..4),
         steps in proptest::collection::vec(stormy(), 0..120),
     ) {
@@ -455,7 +456,7 @@ proptest! {
 }
 
 #[test]
-fn late_viewer_gets_what_is_there_then_the_rest() {
+fn late_viewer_reads_held_bytes_then_new_bytes() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     world.send(world.leg(0), 0);
@@ -480,7 +481,7 @@ fn broken_leg_resumes_at_another_parent_by_range() {
 }
 
 #[test]
-fn answer_breaks_off_if_parents_differ() {
+fn answer_breaks_off_if_parents_send_different_content() {
     for etag in ["\"0\"", "\"other\""] {
         let mut world = World::new(RelayConfig::default(), &[1_000]);
         world.announces = false;
@@ -508,7 +509,7 @@ fn answer_breaks_off_if_parents_differ() {
 }
 
 #[test]
-fn silent_leg_is_doubled_and_its_parent_suspected() {
+fn silence_starts_a_second_leg_and_suspects_the_parent() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     world.advance(Duration::from_ms(599));
@@ -524,7 +525,7 @@ fn silent_leg_is_doubled_and_its_parent_suspected() {
 }
 
 #[test]
-fn request_that_waits_for_a_parent_ends_no_other() {
+fn silent_leg_continues_while_second_leg_awaits_a_parent() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     (world.hops, world.waits_for_hops) = (1, true);
     world.join(0);
@@ -553,7 +554,7 @@ fn legs_at_a_failed_parent_move_at_once() {
 }
 
 #[test]
-fn usual_waits_of_a_stream_set_its_silence() {
+fn observed_waits_of_a_stream_set_its_silence_timeout() {
     let mut world = World::new(RelayConfig::default(), &[100, 100]);
     world.join(0);
     world.advance(Duration::from_ms(20));
@@ -566,7 +567,7 @@ fn usual_waits_of_a_stream_set_its_silence() {
 }
 
 #[test]
-fn fetch_without_viewers_ends_after_a_grace() {
+fn fetch_without_viewers_ends_after_the_linger_time() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     world.leave(0);
@@ -581,7 +582,7 @@ fn fetch_without_viewers_ends_after_a_grace() {
 }
 
 #[test]
-fn failure_is_answered_to_all_and_soon_forgotten() {
+fn cached_failure_answers_all_viewers_until_it_expires() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.hops = 2;
     world.join(0);
@@ -605,8 +606,8 @@ fn failure_is_answered_to_all_and_soon_forgotten() {
 }
 
 #[test]
-fn cache_control_decides_who_shares_an_answer() {
-    // For each rule: whether a viewer in the middle shares it, and whether one a second later does.
+fn cache_control_decides_which_viewers_share_an_answer() {
+    // For each rule: whether a viewer shares the answer during the transfer, and a second after it.
     for (rule, in_the_middle, later) in [
         ("max-age=2", true, true),
         ("no-cache", true, false),
@@ -665,7 +666,7 @@ fn least_recently_used_object_is_dropped() {
 }
 
 #[test]
-fn long_object_waits_for_its_fastest_viewer() {
+fn long_object_is_fetched_at_its_fastest_viewers_pace() {
     let config = RelayConfig {
         object_bytes_max: ByteCount::new(1_000),
         memory_max: ByteCount::new(2_000),
@@ -690,8 +691,8 @@ fn long_object_waits_for_its_fastest_viewer() {
     assert_eq!(world.readers[slow].end, Some(ReadStep::Broken(Failure::TooSlow)));
 }
 
-/// #50: the distance to a viewer whose range begins past what had arrived fell below zero, and its
-/// leg never read on.
+/// #50: a leg paused for ever if a viewer's range began beyond the received bytes: the distance to
+/// that viewer was negative.
 #[test]
 fn range_past_the_window_is_delivered() {
     let config = RelayConfig {
@@ -717,7 +718,7 @@ fn range_past_the_window_is_delivered() {
 }
 
 #[test]
-fn ranges_share_one_request() {
+fn ranges_of_an_object_share_one_upstream_request() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);
     world.join(0);
     let part = world.join_range(0, ByteRange::read("bytes=0-99"));
@@ -729,7 +730,7 @@ fn ranges_share_one_request() {
 }
 
 #[test]
-fn range_of_another_validator_is_passed_over() {
+fn range_with_another_validator_is_ignored() {
     for (etag, length) in [("\"0\"", 100), ("\"1\"", 1_000), ("W/\"0\"", 1_000)] {
         let mut world = World::new(RelayConfig::default(), &[1_000]);
         let range = ByteRange::read("bytes=0-99");

@@ -1,4 +1,4 @@
-//! Whether two sources of one stream have one timeline, by their playlists.
+//! Compares the playlists of two sources to find whether they share a timeline.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, section 6.2.4 (variants must have matching timelines).
 //! Leaves out: the bytes of media, which the relay compares where two legs overlap. Read
@@ -6,10 +6,11 @@
 
 use anabranch_media::hls::MediaPlaylist;
 
-/// Whether the segments with equal numbers are the same media: equal initialisation section,
-/// duration and date. Playlists without a common number do not share a timeline, as windows of one
-/// timeline overlap.
+/// Whether segments with equal numbers are the same media: equal initialisation section, duration
+/// and date. Playlists without a common number do not share a timeline, as windows of one timeline
+/// overlap.
 ///
+/// Returns `None` if either playlist has no complete segment, so that the answer is unknown.
 /// Returns `None` if one of them has no whole segment, so that nothing is known.
 pub fn share_timeline(one: &MediaPlaylist, other: &MediaPlaylist) -> Option<bool> {
     let first = |playlist: &MediaPlaylist| playlist.media_sequence.saturating_add(playlist.skipped_segments);
@@ -38,7 +39,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
 
-    /// A window of a timeline whose segment 0 begins at `zero_ms`.
+    /// A window of a timeline whose segment 0 begins at the date `zero_ms`.
     fn window(zero_ms: u64, first: u64, count: u64) -> MediaPlaylist {
         let segment = |number: u64| Segment {
             head: SegmentHead {

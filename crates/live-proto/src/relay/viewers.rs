@@ -1,4 +1,4 @@
-//! The viewers' side of the relay: join, read, leave.
+//! The relay's side towards viewers: join, read, leave.
 
 use super::cdn_loop;
 use super::head::{ByteRange, Head};
@@ -13,25 +13,25 @@ use std::sync::Arc;
 /// A viewer's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinRequest {
-    /// The object.
+    /// Key of the requested object.
     pub key: Key,
-    /// One range of its bytes; `None` for all. A range of an object of unknown length is passed
-    /// over.
+    /// Requested range of bytes; `None` for the whole object. If the length of the object is
+    /// unknown, the range is ignored.
     pub range: Option<ByteRange>,
-    /// The validator of an `If-Range` header: for any other one than the object's strong entity
-    /// tag, the answer is the whole object (RFC 9110, section 13.1.5).
+    /// Validator of an `If-Range` header. Unless it equals the object's strong entity tag, the
+    /// answer is the whole object (RFC 9110, section 13.1.5).
     pub if_range: Option<String>,
     /// The `CDN-Loop` value for the parent, from [`super::cdn_loop::forwarded`].
     pub passed: String,
 }
 
-/// A request that the relay refuses for lack of room. The same request may succeed later.
+/// A request that is refused for lack of room. The same request may succeed later.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// Viewers at once, the limit of [`super::RelayConfig::viewers_max`].
+    /// The number of viewers has reached [`super::RelayConfig::viewers_max`].
     TooManyViewers(usize),
-    /// Objects under way, the limit of [`super::RelayConfig::objects_max`].
+    /// The number of objects in use has reached [`super::RelayConfig::objects_max`].
     TooManyObjects(usize),
 }
 
@@ -51,21 +51,21 @@ impl std::error::Error for JoinError {}
 pub struct Answer {
     /// Head of the parent's answer; its status is 200.
     pub head: Arc<Head>,
-    /// Age of the object: the parent's `Age` and the time since the head's arrival.
+    /// Age of the object: the parent's `Age` plus the time since the head arrived.
     ///
     /// Differs: the time from request to head (RFC 9111, section 4.2.3, `response_delay`) is not
-    /// added. A blocking reload waits at the origin for bytes that are new when they leave it.
+    /// added. A blocking reload waits at the origin, so its bytes are new when they leave it.
     pub age: Duration,
-    /// Length of the answer's body. `None` if unknown until its end.
+    /// Length of the answer's body. `None` if not known before the end.
     pub length: Option<u64>,
-    /// For an answer to a range (206): position of the first byte, and the object's length.
+    /// For an answer with a range (206): position of the first byte, and the object's length.
     pub range: Option<(u64, u64)>,
 }
 
-/// The next of an answer to a viewer: a head, then bytes, then the end.
+/// The next item of an answer to a viewer: a head, then bytes, then the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadStep {
-    /// Nothing yet: [`Relay::poll_ready`] names the viewer when there is more.
+    /// Nothing is available yet. [`Relay::poll_ready`] names the viewer when there is more.
     Pending,
     /// The head of the answer.
     Head(Answer),
@@ -73,14 +73,15 @@ pub enum ReadStep {
     Bytes(Bytes),
     /// The answer is complete.
     End,
-    /// No answer was given: the driver answers an error. Nothing follows.
+    /// The object failed before any answer: the driver answers with an error. The last item.
     Failed(Failure),
-    /// The answer has to be broken off. Nothing follows.
+    /// The answer must be broken off. The last item.
     Broken(Failure),
 }
 
 impl Relay {
-    /// A viewer asks for an object. The object is fetched unless it is under way or fresh.
+    /// Takes a viewer's request for an object. The object is fetched unless a fetch is in progress
+    /// or a fresh copy is held.
     ///
     /// Errors: see [`JoinError`].
     pub fn handle_join(&mut self, now: Instant, request: JoinRequest) -> Result<ViewerId, JoinError> {
@@ -121,8 +122,8 @@ impl Relay {
         Ok(viewer)
     }
 
-    /// Notes the relays that a joining request has passed. A leg without a head may wait for one of
-    /// them, in a ring.
+    /// Records the relays that a joining request has passed. In a ring, a leg without a head may
+    /// wait for one of these relays.
     fn add_relays(&mut self, id: ObjectId, passed: &str) {
         let object = self.objects.get_mut(&id).expect("the viewer's object is in the table");
         if object.head.is_some() || !object.is_fetching() {
@@ -152,7 +153,7 @@ impl Relay {
         viewer_id
     }
 
-    /// The next of the answer to a viewer.
+    /// Returns the next item of the answer to a viewer.
     ///
     /// Panics: if the viewer has left.
     pub fn handle_read(&mut self, now: Instant, viewer_id: ViewerId) -> ReadStep {
@@ -207,7 +208,7 @@ impl Relay {
             ObjectState::Whole => ReadStep::End,
             ObjectState::Fetching => {
                 viewer.is_waiting = true;
-                // Legs may have paused before this viewer's range was known.
+                // Legs may have paused before the position of this viewer's range was known.
                 if object.fetch.is_paused {
                     self.resume_legs(now, viewer_id);
                 }
@@ -216,7 +217,7 @@ impl Relay {
         }
     }
 
-    /// Legs that waited for this viewer read on; their silence counts from now.
+    /// Resumes legs that were paused for this viewer. Their silence is measured from now on.
     fn resume_legs(&mut self, now: Instant, viewer: ViewerId) {
         let id = self.viewers[viewer.index()].as_ref().expect("the viewer has not left").object;
         let object = self.objects.get_mut(&id).expect("a viewer's object is in the table");
@@ -228,9 +229,9 @@ impl Relay {
         self.arm(id);
     }
 
-    /// A viewer leaves, whether or not its answer is complete. Its id is free afterwards.
+    /// Ends a viewer's request, whether or not its answer is complete. The id may then be reused.
     ///
-    /// Panics: if the viewer has left before.
+    /// Panics: if the viewer has already left.
     pub fn handle_leave(&mut self, now: Instant, viewer_id: ViewerId) {
         let viewer = self.viewers[viewer_id.index()].take().expect("a viewer leaves once");
         self.free_viewers.push(viewer_id);

@@ -1,4 +1,4 @@
-//! Rounds: every plan is one that the controller takes, and running trees stay where moves save little.
+//! Tests of rounds: the controller accepts every plan, and running trees stay if moves save little.
 
 use super::*;
 use crate::{Link, Node, Tier};
@@ -54,7 +54,7 @@ fn accepted(network: &Network, groups: &[Vec<GroupEdge>], job: &PlanJob, plan: &
 
 proptest! {
     #[test]
-    fn the_controller_takes_every_plan(
+    fn controller_accepts_every_plan(
         costs in proptest::collection::vec(1..50_u32, 1..9),
         capacity in 1..40_u64,
         imports in proptest::collection::btree_map(0..6_u32, 1..12_u64, 1..6),
@@ -72,7 +72,7 @@ proptest! {
         let (plan, report) = round.solve(&network, &groups, &job).expect("within all limits");
         accepted(&network, &groups, &job, &plan);
         prop_assert!(report.requests.1 <= report.requests.0);
-        // The next round: links fail, a node drains, the last plan runs.
+        // In the next round links have failed, a node is drained, and the last plan is running.
         job.running = plan;
         for link in broken {
             job.capacities[link] = BitRate::bps(0);
@@ -90,7 +90,8 @@ proptest! {
     }
 }
 
-/// A running stream over a reflector whose links cost one more than the other's.
+/// Solves a round with a stream running over a reflector whose links cost one more than the
+/// other's.
 fn running_over_the_dearer(move_price: f64) -> (NodeId, usize) {
     let network = network(2, BitRate::mbps(100), &[2, 2, 2, 2, 2, 1, 1, 1, 1, 1]);
     let groups = groups(&network);
@@ -107,13 +108,13 @@ fn running_over_the_dearer(move_price: f64) -> (NodeId, usize) {
 }
 
 #[test]
-fn a_running_tree_stays_if_the_saving_is_small() {
+fn running_tree_is_kept_if_the_saving_is_small() {
     assert_eq!(running_over_the_dearer(0.0), (NodeId(3), 0));
     assert_eq!(running_over_the_dearer(10.0), (NodeId(2), 1));
 }
 
 #[test]
-fn demand_for_a_missing_object_is_no_request() {
+fn demand_for_a_missing_object_is_ignored() {
     let network = network(1, BitRate::mbps(100), &[1]);
     let groups = groups(&network);
     let mut job = job(&network, &[(0, 1)], &[(0, 0, 1)]);

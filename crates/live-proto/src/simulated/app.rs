@@ -1,4 +1,5 @@
-//! All machines of a run on their hosts: control messages, parts, viewers and faults.
+//! The application of a run: all machines on their hosts, with control messages, parts, viewers and
+//! faults.
 //!
 //! Read [`LiveApp`] first; requests for parts are in [`pipes`], viewers in [`audience`].
 
@@ -27,31 +28,31 @@ use pipes::Pipe;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Time for which a node keeps a part.
+/// Media duration of the newest parts of a stream that a node keeps.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Time without a byte of a part that can be there, after which its stream counts as stalled.
+/// Time without a byte of a part that exists at the source, after which its stream is stalled.
 const STALLED: Duration = Duration::from_secs(3);
-/// Timer of the controller; timers of nodes follow.
+/// Timer token of the controller. The tokens of nodes begin at [`NODES`].
 const CONTROLLER: u16 = 0;
 const NODES: u16 = 1;
-/// Bits below the number of a life: a node's requests within a life.
+/// Number of low bits of a request number that count the requests within a life.
 const LIFE_SHIFT: u32 = 32;
 
 /// A node's process.
 #[derive(Debug)]
 struct NodeRun {
-    /// `None` while the node is dead.
+    /// The node's machine. `None` while the node has failed.
     machine: Option<Node>,
     life: u64,
     parts: NodeParts,
-    /// Measurements of the links from its parents.
+    /// Estimators of the capacity of the links from its parents.
     estimators: BTreeMap<NodeId, CapacityEstimator>,
     report_stream: u32,
     reports: Messages<Report>,
     updates: Messages<ToNode>,
 }
 
-/// The control of a link.
+/// Control connection of a link.
 #[derive(Debug, Default)]
 struct LinkRun {
     stream: u32,
@@ -59,7 +60,7 @@ struct LinkRun {
     down: Messages<ToChild>,
 }
 
-/// Use of a stream.
+/// Use of a transport stream.
 #[derive(Copy, Clone, Debug)]
 enum StreamUse {
     Link(usize),
@@ -67,21 +68,21 @@ enum StreamUse {
     Parts(Pipe),
 }
 
-/// Sums of a run.
+/// Totals of a run.
 #[derive(Debug, Default)]
 struct RunSums {
     control_bytes: u64,
     upstream_parts: u64,
     upstream_bytes: u64,
     plans: u64,
-    /// Ages of viewers' parts since the warm-up, in ms.
+    /// Ages of the parts received by viewers after the warm-up, in ms.
     ages_ms: Vec<f64>,
-    /// Bytes of viewers' parts in the warm-up.
+    /// Bytes of the parts received by viewers during the warm-up.
     warmup_bytes: u64,
     at_warmup: Vec<PlaybackStats>,
 }
 
-/// All that the hosts of a run do.
+/// Application of all hosts in a run.
 #[derive(Debug)]
 pub(super) struct LiveApp {
     stage: ResolvedWorkload,
@@ -93,9 +94,9 @@ pub(super) struct LiveApp {
     links: Vec<LinkRun>,
     viewers: Vec<SimulatedViewer>,
     streams: Vec<Option<StreamUse>>,
-    /// Idle streams of a client to a node.
+    /// Idle connections of a client to a node.
     idle: BTreeMap<(pipes::Client, NodeId), Vec<u32>>,
-    /// Stream of each viewer's request that its edge has not answered.
+    /// Connection of each viewer request that its edge has not yet answered.
     asking: BTreeMap<RequestId, u32>,
     lives: u64,
     armed: BTreeMap<u16, Instant>,
@@ -103,7 +104,7 @@ pub(super) struct LiveApp {
     now: Instant,
 }
 
-/// Bytes of a JSON message over HTTP and TLS.
+/// Size of a JSON message with its HTTP and TLS headers, in bytes.
 fn message_bytes(message: &impl Serialize) -> u64 {
     serde_json::to_vec(message).map_or(0, |json| json.len() as u64) + HEAD_BYTES + TLS_RECORD_BYTES
 }
@@ -169,18 +170,18 @@ impl LiveApp {
 
     // ---- parts by the clock ----
 
-    /// Number of parts of a channel that are whole.
+    /// Number of a channel's parts that are complete at the sources.
     fn whole_parts(&self, channel: u32, now: Instant) -> u64 {
         let since = now.saturating_since(Instant::ZERO + self.offset(channel));
         since.as_ps() / self.stage.settings.part.as_ps()
     }
 
-    /// When a part is whole at the sources.
+    /// Time at which a part is complete at the sources.
     fn ready_at(&self, channel: u32, number: u64) -> Instant {
         Instant::ZERO + self.offset(channel) + self.stage.settings.part * (number + 1)
     }
 
-    /// Channels begin one after another within a part.
+    /// Start time of a channel. Starts are spread over the duration of one part.
     fn offset(&self, channel: u32) -> Duration {
         let settings = &self.stage.settings;
         Duration::from_ps(settings.part.as_ps() * u64::from(channel) / u64::from(settings.channels))
@@ -209,7 +210,7 @@ impl LiveApp {
         self.stir_node(cx, at);
     }
 
-    /// A node falls silent: its connections stand, and its state is lost.
+    /// Fails a node silently: its connections stay open, and its state is lost.
     fn kill_node(&mut self, at: usize) {
         let id = NodeId(at as u32);
         let run = &mut self.nodes[at];
@@ -258,7 +259,7 @@ impl LiveApp {
 
     // ---- machines ----
 
-    /// Takes the output of a node's machine, and waits for its next deadline.
+    /// Delivers the output of a node's machine, and arms its timer.
     fn stir_node(&mut self, cx: &mut AppCx<'_, '_>, at: usize) {
         while let Some(machine) = &mut self.nodes[at].machine {
             if let Some(message) = machine.poll_transmit() {
@@ -335,7 +336,7 @@ impl LiveApp {
                 let stream = run.report_stream;
                 self.write_control(cx, stream, Side::Acceptor, bytes);
             } else if let Some(job) = controller.poll_job() {
-                // A job without a program, such as one without demand, has no plan.
+                // A job without a program, for example without demand, yields no plan.
                 if let Ok((plan, _)) = self.round.solve(&self.stage.overlay, &self.stage.groups, &job)
                     && controller.handle_plan(cx.now(), job.number, plan).is_ok()
                 {

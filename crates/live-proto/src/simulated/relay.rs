@@ -1,15 +1,15 @@
-//! Parts at one node: the bytes that have arrived, the requests that wait for them, and the parents.
+//! Parts at one node: received bytes, requests that wait for bytes, and parents.
 //!
-//! Source: `crate::relay`, without its limits of memory. Leaves out: streams and their bytes
+//! Source: `crate::relay`, without its memory limits. Leaves out: connections and their bytes
 //! (`app`). Read [`NodeParts`].
 
 use crate::{NodeId, Object};
 use std::collections::BTreeMap;
 
-/// A part of an object, by its number since the beginning of the run.
+/// A part of an object, by its number since the start of the run.
 pub(super) type PartId = (Object, u64);
 
-/// A request to a parent that is under way.
+/// A request to a parent in progress.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fetch {
     pub(super) parent: NodeId,
@@ -19,22 +19,22 @@ pub(super) struct Fetch {
 /// Parts of one node.
 #[derive(Debug, Default)]
 pub(super) struct NodeParts {
-    /// Bytes of each part of the window.
+    /// Bytes received of each part in the window.
     have: BTreeMap<PartId, u64>,
-    /// Streams of requests that are not answered whole.
+    /// Connections of requests that are not completely answered.
     waiting: BTreeMap<PartId, Vec<u32>>,
     fetches: BTreeMap<PartId, Fetch>,
-    /// Parents that grant an object, the last granted one at the end.
+    /// Parents that have granted each object, the latest grant last.
     routes: BTreeMap<Object, Vec<NodeId>>,
 }
 
 impl NodeParts {
-    /// Bytes of a part that are here.
+    /// Bytes of a part that this node has.
     pub(super) fn bytes(&self, part: PartId) -> u64 {
         self.have.get(&part).copied().unwrap_or(0)
     }
 
-    /// Notes that a part has `bytes` here, and forgets the part `window` numbers before.
+    /// Sets the received bytes of a part, and drops the part that is `window` numbers older.
     pub(super) fn note_bytes(&mut self, part: PartId, bytes: u64, window: u64) {
         let have = self.have.entry(part).or_default();
         *have = bytes.max(*have);
@@ -43,17 +43,17 @@ impl NodeParts {
         }
     }
 
-    /// A request waits for a part.
+    /// Adds a request that waits for a part.
     pub(super) fn wait(&mut self, part: PartId, stream: u32) {
         self.waiting.entry(part).or_default().push(stream);
     }
 
-    /// Requests that wait for a part.
+    /// Connections of the requests that wait for a part.
     pub(super) fn waiting(&self, part: PartId) -> Vec<u32> {
         self.waiting.get(&part).cloned().unwrap_or_default()
     }
 
-    /// A request waits no more.
+    /// Removes a waiting request.
     pub(super) fn forget(&mut self, part: PartId, stream: u32) {
         if let Some(streams) = self.waiting.get_mut(&part) {
             streams.retain(|waiting| *waiting != stream);
@@ -63,20 +63,20 @@ impl NodeParts {
         }
     }
 
-    /// Parent for the next request of an object.
+    /// Parent for the next request for an object.
     pub(super) fn route(&self, object: Object) -> Option<NodeId> {
         self.routes.get(&object)?.last().copied()
     }
 
-    /// A parent grants an object.
+    /// Adds a parent that has granted an object.
     pub(super) fn add_route(&mut self, object: Object, parent: NodeId) {
         let routes = self.routes.entry(object).or_default();
         routes.retain(|known| *known != parent);
         routes.push(parent);
     }
 
-    /// A parent must be asked no more. Returns the requests to it that are under way, which are
-    /// forgotten.
+    /// Removes a parent of an object. Returns the requests to the parent that were in progress,
+    /// which are dropped.
     pub(super) fn remove_route(&mut self, object: Object, parent: NodeId) -> Vec<(PartId, u32)> {
         if let Some(routes) = self.routes.get_mut(&object) {
             routes.retain(|known| *known != parent);
@@ -93,23 +93,23 @@ impl NodeParts {
         ended
     }
 
-    /// Parts of an object that a request waits for and no request to a parent brings.
+    /// Parts of an object that requests wait for and that are not being fetched.
     pub(super) fn unfetched(&self, object: Object) -> Vec<PartId> {
         let waiting = self.waiting.range((object, 0)..=(object, u64::MAX));
         waiting.map(|(part, _)| *part).filter(|part| !self.fetches.contains_key(part)).collect()
     }
 
-    /// Whether a request to a parent brings a part.
+    /// Whether a part is being fetched from a parent.
     pub(super) fn is_fetched(&self, part: PartId) -> bool {
         self.fetches.contains_key(&part)
     }
 
-    /// A request to a parent begins.
+    /// Adds a request to a parent.
     pub(super) fn start_fetch(&mut self, part: PartId, fetch: Fetch) {
         self.fetches.insert(part, fetch);
     }
 
-    /// A request to a parent is over. Returns false if it was forgotten before.
+    /// Removes a finished request to a parent. Returns false if the request was dropped before.
     pub(super) fn end_fetch(&mut self, part: PartId, stream: u32) -> bool {
         let is_it = self.fetches.get(&part).is_some_and(|fetch| fetch.stream == stream);
         if is_it {
@@ -118,7 +118,7 @@ impl NodeParts {
         is_it
     }
 
-    /// All requests to parents that are under way.
+    /// All requests to parents in progress.
     pub(super) fn fetches(&self) -> impl Iterator<Item = (PartId, Fetch)> {
         self.fetches.iter().map(|(part, fetch)| (*part, *fetch))
     }
@@ -133,7 +133,7 @@ mod tests {
     const OBJECT: Object = Object { channel: ChannelId(0), bitrate: BitRate::mbps(1) };
 
     #[test]
-    fn requests_of_a_lost_parent_are_made_again() {
+    fn fetches_from_a_lost_parent_are_repeated() {
         let (old, new) = (NodeId(1), NodeId(2));
         let mut parts = NodeParts::default();
         parts.add_route(OBJECT, old);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn window_forgets_old_parts() {
+    fn node_drops_parts_older_than_the_window() {
         let mut parts = NodeParts::default();
         for number in 0..20 {
             parts.note_bytes((OBJECT, number), 100, 5);

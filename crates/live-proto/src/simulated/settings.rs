@@ -1,4 +1,4 @@
-//! Settings of a `live` workload in a scenario, and whether they fit its network.
+//! Settings of a `live` workload in a scenario, and their check against the scenario's network.
 
 use super::{ResolvedWorkload, overlay};
 use crate::control::node::ControlMode;
@@ -22,15 +22,15 @@ const VIEWERS_MAX: u32 = 10_000;
 const FAULTS_MAX: usize = 400;
 /// Most bitrates of a channel.
 const BITRATES_MAX: usize = 16;
-/// The latest time of an event.
+/// Latest time of an event.
 const TIME_MAX: Duration = Duration::from_secs(100_000);
 
-/// Settings of a workload. Hosts are taken in order: the controller, sources, reflectors, edges; viewers
-/// share the others.
+/// Settings of a workload. Hosts are assigned in order: the controller, sources, reflectors, edges.
+/// Viewers share the remaining hosts.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Number of sources; each has every channel.
+    /// Number of sources. Each source has every channel.
     pub sources: u32,
     /// Number of reflectors.
     pub reflectors: u32,
@@ -38,22 +38,23 @@ pub struct Settings {
     pub edges: u32,
     /// Number of channels.
     pub channels: u32,
-    /// Number of viewers. They take the channels in turn.
+    /// Number of viewers. They are assigned to the channels in turn.
     pub viewers: u32,
-    /// Bitrates of every channel. Viewers ask for the highest one first.
+    /// Bitrates of every channel. Viewers ask for the highest bitrate first.
     pub bitrates: Vec<BitRate>,
     /// Duration of a part.
     pub part: Duration,
-    /// Video in a viewer's buffer before it plays.
+    /// Duration of media in a viewer's buffer at which playback starts.
     pub buffer: Duration,
-    /// Time in which the viewers come.
+    /// Time over which the viewers' arrivals are spread.
     pub arrivals: Duration,
     /// Time between two plans.
     pub every: Duration,
-    /// Declared capacity of a link from a source. Default: nine tenths of the source's own links,
-    /// divided by the number of reflectors.
+    /// Declared capacity of a link from a source. Default: nine tenths of the rate of the source's
+    /// own links, divided by the number of reflectors.
     pub source_capacity: Option<BitRate>,
-    /// Declared capacity of a link from a reflector. Default: as above, divided by the edges.
+    /// Declared capacity of a link from a reflector. Default: nine tenths of the rate of the
+    /// reflector's own links, divided by the number of edges.
     pub reflector_capacity: Option<BitRate>,
     /// Decisions that nodes follow.
     pub mode: Mode,
@@ -61,7 +62,7 @@ pub struct Settings {
     pub faults: Vec<Fault>,
 }
 
-/// Decisions that nodes follow, as in [`ControlMode`].
+/// Which decisions nodes follow, as in [`ControlMode`].
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -75,7 +76,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode of the control machines.
+    /// The corresponding mode of a node's control.
     pub const fn control(self) -> ControlMode {
         match self {
             Self::Hybrid => ControlMode::Hybrid,
@@ -91,11 +92,11 @@ impl Mode {
 pub struct Fault {
     /// Kind of the fault.
     pub what: FaultKind,
-    /// Node, as `reflector-0`; none for the controller.
+    /// Name of the node, such as `reflector-0`; none for the controller.
     pub node: Option<String>,
-    /// Begin.
+    /// Start time.
     pub at: Duration,
-    /// End. Default: the end of the run.
+    /// End time. Default: the end of the run.
     pub until: Option<Duration>,
 }
 
@@ -103,9 +104,9 @@ pub struct Fault {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// A node says nothing, and its connections stand. It begins again with an empty state.
+    /// A node stops sending, but its connections stay open. It restarts with an empty state.
     NodeDies,
-    /// The controller says nothing. Another lead begins with an empty state.
+    /// The controller stops sending. It restarts with a new lead and an empty state.
     ControllerDies,
     /// An operator drains a node.
     Drain,
@@ -132,7 +133,7 @@ impl Default for Settings {
     }
 }
 
-/// Host of the node with index `at`: the first host is the controller's.
+/// Host of the node with index `at`. The controller has the first host.
 pub const fn host_of(at: usize) -> u16 {
     at as u16 + 1
 }
@@ -148,14 +149,14 @@ impl Settings {
         host_of(self.nodes())
     }
 
-    /// Renditions of all channels, the highest bitrate of each first.
+    /// Renditions of a channel, the highest bitrate first.
     pub(super) fn ladder(&self, channel: u32) -> Vec<Object> {
         let mut bitrates = self.bitrates.clone();
         bitrates.sort();
         bitrates.into_iter().rev().map(|bitrate| Object { channel: ChannelId(channel), bitrate }).collect()
     }
 
-    /// Bytes of a part.
+    /// Size of a part in bytes.
     pub(super) fn part_bytes(&self, bitrate: BitRate) -> u64 {
         segment_bytes(bitrate, self.part)
     }
@@ -242,20 +243,20 @@ impl Settings {
 }
 
 impl Fault {
-    /// Begin and end.
+    /// Start and end time.
     pub(super) fn times(&self) -> (Instant, Option<Instant>) {
         (Instant::ZERO + self.at, self.until.map(|until| Instant::ZERO + until))
     }
 
-    /// Whether both are the same kind of fault at the same node, without time between them. The end
-    /// of the first would also end the other.
+    /// Whether both faults are of one kind at one node, without time between them. The end of the
+    /// earlier fault would then also end the later fault.
     fn meets(&self, other: &Self) -> bool {
         let begins_within = |a: &Self, b: &Self| b.at >= a.at && a.until.is_none_or(|until| b.at <= until);
         (self.what, &self.node) == (other.what, &other.node)
             && (begins_within(self, other) || begins_within(other, self))
     }
 
-    /// Message for this fault if it meets an earlier one of the list.
+    /// Message for a fault that meets an earlier fault in the list.
     fn overlap(&self, earlier: &Self) -> String {
         let whose = self.node.as_deref().unwrap_or("the controller");
         let end = earlier.until.map_or("the end of the run".to_owned(), |until| until.to_string());
@@ -266,7 +267,7 @@ impl Fault {
     }
 }
 
-/// See [`super::plan`].
+/// Resolves the settings against the network. See [`super::plan`].
 pub(super) fn plan(
     workload: &SystemWorkload,
     network: &Network,
@@ -305,7 +306,7 @@ pub(super) fn plan(
     let groups = (settings.first_viewer_host()..hosts as u16).map(|host| {
         let delay = |edge: &NodeId| delays[usize::from(host_of(edge.index()))][usize::from(host)];
         let mut near: Vec<NodeId> = edges.clone();
-        // Equally near edges begin with another one at each host.
+        // Each host starts the list of equally near edges at a different edge.
         near.rotate_left(usize::from(host) % edges.len());
         near.sort_by(|a, b| delay(a).total_cmp(&delay(b)));
         near.into_iter().map(|edge| (edge, delay(&edge))).collect()
@@ -314,7 +315,7 @@ pub(super) fn plan(
     Ok(ResolvedWorkload { overlay, groups, settings })
 }
 
-/// Delay between two hosts without queues, in ms.
+/// Propagation delay between each pair of hosts, without queues, in ms.
 fn delays(network: &Network) -> Vec<Vec<f64>> {
     let topology = network.topology();
     let lengths: Vec<u64> = topology.links().iter().map(|link| link.properties.delay.as_ps()).collect();

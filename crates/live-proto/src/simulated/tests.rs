@@ -1,4 +1,4 @@
-//! Trees, viewers and faults in the simulator, and settings that are refused.
+//! Tests of trees, viewers and faults in the simulator, and of invalid settings.
 
 use super::SimulatedSystem;
 use anabranch_sim::{Outcome, Plan, Simulation, scenario};
@@ -12,7 +12,8 @@ fn plan(text: &str) -> Result<Plan, String> {
     Plan::with_systems(point.scenario, &read, &[&SimulatedSystem]).map_err(|error| error.to_string())
 }
 
-/// A source, two reflectors and three edges with twelve viewers of four channels, but for `settings`.
+/// A scenario with a source, two reflectors, three edges, and twelve viewers of four channels,
+/// unless `settings` say otherwise.
 fn text(settings: &str) -> String {
     let usual = ["edges = 3", "channels = 4", "viewers = 12", "arrivals = \"5 s\"", "buffer = \"1 s\""];
     let is_given =
@@ -32,8 +33,9 @@ fn text(settings: &str) -> String {
     )
 }
 
-/// The testbed of §4.7.2 with links of 12 Mbit/s: two sources, two reflectors and six edges, each tier
-/// fully connected to the next, the controller 10 ms away, and a host of viewers 2 ms from each edge.
+/// The testbed of §4.7.2 with links of 12 Mbit/s: two sources, two reflectors and six edges, each
+/// tier fully connected to the next. The controller is 10 ms away, and a host of viewers is 2 ms
+/// from each edge.
 fn testbed() -> String {
     let nodes = ["s0", "s1", "r0", "r1", "e0", "e1", "e2", "e3", "e4", "e5"];
     let hosts = ["ctl"].into_iter().chain(nodes).map(str::to_owned).chain((0..6).map(|v| format!("v{v}")));
@@ -56,7 +58,7 @@ fn testbed() -> String {
     text
 }
 
-/// Twelve channels of 1.4 Mbit/s with a viewer each, in the testbed.
+/// Runs twelve channels of 1.4 Mbit/s with one viewer each in the testbed.
 fn testbed_run(settings: &str, trial: u64) -> Outcome {
     let text = format!(
         r#"
@@ -97,26 +99,26 @@ fn viewers_watch_without_a_stall() {
     let row = &outcome.workloads[0];
     let more = &row.more;
     assert_eq!((more["watching"], more["stalls"], more["failures"]), (12.0, 0.0, 0.0), "{more:?}");
-    // Twelve viewers of 1 Mbit/s.
+    // Twelve viewers receive 1 Mbit/s each.
     let goodput = row.goodput_mbps.expect("parts arrived");
     assert!((11.5..12.5).contains(&goodput), "{goodput}");
-    // A request is a round trip of 8 ms; a part of 25 kB takes 2 ms on each of six cables.
+    // A request takes a round trip of 8 ms. A part of 25 kB takes 2 ms on each of six cables.
     assert!((4.0..40.0).contains(&more["part_age_ms_p99"]), "{more:?}");
     assert!(more["plans"] >= 2.0, "{more:?}");
     assert_eq!(run("", 0).network.event_hash, outcome.network.event_hash);
 }
 
 #[test]
-fn each_node_asks_for_a_part_once() {
+fn each_node_requests_a_part_once() {
     let more = &run("viewers = 100", 0).workloads[0].more;
     assert_eq!(more["watching"], 100.0, "{more:?}");
-    // In 30 s each channel has 150 parts, for at most two reflectors and three edges.
+    // In 30 s each channel has 150 parts, fetched by at most two reflectors and three edges.
     assert!(more["upstream_parts"] <= 4.0 * 155.0 * 5.0, "{more:?}");
     assert!(more["segments"] > 100.0 * 145.0, "{more:?}");
 }
 
 #[test]
-fn dead_reflector_costs_no_stall() {
+fn failed_reflector_causes_no_stall() {
     let faults = r#"faults = [{ what = "node-dies", node = "reflector-0", at = "20 s" }]"#;
     for trial in 0..3 {
         let more = &run(faults, trial).workloads[0].more;
@@ -125,7 +127,7 @@ fn dead_reflector_costs_no_stall() {
 }
 
 #[test]
-fn dead_source_without_another_ends_video() {
+fn failure_of_only_source_stalls_all_viewers() {
     let faults = r#"faults = [{ what = "node-dies", node = "source-0", at = "20 s" }]"#;
     let more = &run(faults, 0).workloads[0].more;
     assert!(more["stalls"] >= 12.0, "{more:?}");
@@ -134,7 +136,7 @@ fn dead_source_without_another_ends_video() {
 }
 
 #[test]
-fn viewers_of_a_dead_edge_move() {
+fn viewers_of_a_failed_edge_move_to_another_edge() {
     let faults = r#"faults = [{ what = "node-dies", node = "edge-0", at = "20 s", until = "30 s" }]"#;
     let more = &run(faults, 0).workloads[0].more;
     assert_eq!(more["watching"], 12.0, "{more:?}");
@@ -142,7 +144,7 @@ fn viewers_of_a_dead_edge_move() {
 }
 
 #[test]
-fn dead_controller_and_drain_cost_no_stall() {
+fn failed_controller_and_drained_reflector_cause_no_stall() {
     let faults = r#"faults = [
         { what = "controller-dies", at = "12 s", until = "25 s" },
         { what = "drain", node = "reflector-1", at = "30 s" },
@@ -152,7 +154,7 @@ fn dead_controller_and_drain_cost_no_stall() {
 }
 
 #[test]
-fn drained_reflector_of_the_testbed_costs_no_stall() {
+fn drained_testbed_reflector_causes_no_stall() {
     let faults = r#"faults = [{ what = "drain", node = "reflector-0", at = "12 s" }]"#;
     for trial in 0..5 {
         let more = &testbed_run(faults, trial).workloads[0].more;
@@ -168,9 +170,10 @@ fn narrow_links_refuse_viewers_or_lower_their_bitrate() {
     assert!(more["watching"] >= 10.0, "{more:?}");
 }
 
-/// Two faults of one node with time between them, and of two kinds at the same time.
+/// One node has two faults of one kind at different times, and two faults of different kinds at
+/// once.
 #[test]
-fn separate_faults_of_one_node_are_taken() {
+fn separate_faults_of_one_node_are_accepted() {
     let faults = "faults = [{ what = \"node-dies\", node = \"edge-0\", at = \"9 s\", until = \"12 s\" }, \
                   { what = \"node-dies\", node = \"edge-0\", at = \"3 s\", until = \"8 s\" }, \
                   { what = \"drain\", node = \"edge-0\", at = \"4 s\" }]";

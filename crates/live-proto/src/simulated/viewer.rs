@@ -1,8 +1,9 @@
 //! One viewer: the edges and bitrates that it tries, the part that it waits for, and its buffer.
 //!
-//! A viewer asks its planned edge, or the nearest one, for the highest bitrate. A refused viewer tries
-//! the other edges, then the next bitrate, and begins again after a pause. A viewer without its part in
-//! time leaves the edge. Leaves out: streams (`app`). Read [`SimulatedViewer`].
+//! A viewer asks its planned edge, or the nearest edge, for the highest bitrate. A refused viewer
+//! tries the other edges, then the next bitrate, and starts again after a pause. A viewer that does
+//! not get a part in time leaves the edge. Leaves out: connections (`app`). Read
+//! [`SimulatedViewer`].
 
 use crate::control::messages::GroupId;
 use crate::control::node::RequestId;
@@ -10,17 +11,17 @@ use crate::{NodeId, Object};
 use anabranch_media::player::{PlaybackStats, Playout};
 use anabranch_units::{Duration, Instant};
 
-/// Time for an edge's answer, and for a part after it can be there.
+/// Longest wait for an edge's answer, and for a part once it exists at the sources.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause after all edges have refused a viewer.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
-/// A viewer's place.
+/// State of a viewer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum ViewerState {
-    /// Not opened yet, or in a pause.
+    /// The viewer is not yet open, or pauses.
     Away,
-    /// A request to an edge is under way.
+    /// A request to an edge is in progress.
     Asking { edge: NodeId, object: Object, request: RequestId },
     /// The edge's process has admitted the viewer; `life` identifies the process.
     Watching { edge: NodeId, life: u64, object: Object },
@@ -33,24 +34,24 @@ pub(super) struct SimulatedViewer {
     pub(super) group: GroupId,
     pub(super) channel: u32,
     pub(super) state: ViewerState,
-    /// Stream of the request under way, or of the last one.
+    /// Connection of the request in progress, or else of the last request.
     pub(super) stream: Option<u32>,
-    /// Next part to fetch; `None` before the first.
+    /// Number of the next part to fetch; `None` before the first.
     pub(super) next: Option<u64>,
-    /// When the viewer gives up its wait, or ends its pause.
+    /// Time at which the viewer's wait or pause ends.
     pub(super) due: Instant,
-    /// When an edge last admitted the viewer.
+    /// Time at which an edge last admitted the viewer.
     pub(super) admitted_at: Option<Instant>,
     /// Edge that has just failed.
     pub(super) failed_edge: Option<NodeId>,
     playout: Playout,
-    /// Edges and objects that are still to try, the next one at the end.
+    /// Remaining choices of edge and object; the last entry is tried next.
     left: Vec<(NodeId, Object)>,
     counts: PlaybackStats,
-    /// Refusals, and jumps past parts that were no longer to be had.
+    /// Number of refusals, and of jumps past parts that were no longer available.
     pub(super) refused: u64,
     pub(super) skips: u64,
-    /// Bytes of whole parts.
+    /// Bytes of complete parts.
     pub(super) bytes: u64,
 }
 
@@ -75,8 +76,8 @@ impl SimulatedViewer {
         }
     }
 
-    /// Edge and object to ask next. `choices` has all, the best first: they are tried from the first
-    /// one on when no earlier one is left.
+    /// Returns the edge and object to ask next. Starts with the first of `choices`, the best first,
+    /// when no earlier choice is left.
     pub(super) fn next_choice(&mut self, choices: Vec<(NodeId, Object)>) -> (NodeId, Object) {
         if self.left.is_empty() {
             self.left = choices;
@@ -85,7 +86,7 @@ impl SimulatedViewer {
         self.left.pop().expect("groups have edges, and channels bitrates")
     }
 
-    /// Whether every edge and bitrate was tried.
+    /// Whether all edges and bitrates have been tried.
     pub(super) fn has_tried_all(&self) -> bool {
         self.left.is_empty()
     }
@@ -95,7 +96,7 @@ impl SimulatedViewer {
         matches!(self.state, ViewerState::Watching { .. })
     }
 
-    /// The edge, in this life, admits the viewer.
+    /// Records the admission by an edge in this life.
     pub(super) fn admit(&mut self, now: Instant, (edge, life): (NodeId, u64), object: Object) {
         self.left.clear();
         (self.admitted_at, self.failed_edge) = (Some(now), None);
@@ -104,13 +105,13 @@ impl SimulatedViewer {
         self.state = ViewerState::Watching { edge, life, object };
     }
 
-    /// The edge refuses the viewer.
+    /// Records a refusal.
     pub(super) fn refuse(&mut self) {
         self.refused += 1;
         self.state = ViewerState::Away;
     }
 
-    /// The viewer's wait at an edge was in vain.
+    /// Records that an edge did not answer or deliver in time.
     pub(super) fn fail(&mut self, edge: NodeId) {
         self.failed_edge = Some(edge);
         match self.state {
@@ -120,7 +121,8 @@ impl SimulatedViewer {
         self.state = ViewerState::Away;
     }
 
-    /// A part is whole. It plays `part`, and playback begins at a level of `buffer`.
+    /// Adds a complete part of duration `part` to the buffer. Playback starts at a level of
+    /// `buffer`.
     pub(super) fn take(&mut self, now: Instant, (part, buffer): (Duration, Duration), bytes: u64) {
         self.counts.segments += 1;
         self.bytes += bytes;

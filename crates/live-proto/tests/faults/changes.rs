@@ -1,15 +1,16 @@
-//! Changes of the network at run time. The controller and each node learn of them in any order.
+//! Changes of the network at run time. The controller and each node receive a change in random
+//! order.
 
 use super::world::{ScheduleEvent, World, ladder};
 use anabranch_live_proto::{Link, Network, Node, NodeId, Tier};
 use anabranch_units::{BitRate, Duration};
 use std::collections::BTreeSet;
 
-/// Most nodes of a network, added ones included.
+/// Most nodes of a network, including added nodes.
 const NODES_MAX: usize = 14;
 
 impl World {
-    /// A further node with its links, a further link, or a wider link.
+    /// Adds a node with its links, adds a link, or raises the capacity of a link.
     pub fn grow(&mut self) {
         let (mut nodes, mut links) = self.parts();
         let kind = self.random.chaos.below(3);
@@ -51,7 +52,7 @@ impl World {
         self.change(nodes, links);
     }
 
-    /// A link gets less capacity, or none.
+    /// Lowers the capacity of a link, possibly to zero.
     pub fn shrink(&mut self, link: usize) {
         let (nodes, mut links) = self.parts();
         let percent = self.random.chaos.below(100);
@@ -95,7 +96,7 @@ impl World {
         self.schedule.after(delay, ScheduleEvent::ControllerNetwork);
     }
 
-    /// A node takes the present network.
+    /// Delivers the current network to a node.
     pub fn give_node_network(&mut self, at: NodeId) {
         let (now, network) = (self.now(), self.place.network.clone());
         let Some(process) = self.awake(at) else { return };
@@ -112,7 +113,7 @@ impl World {
         self.measure();
     }
 
-    /// The controller takes the present network.
+    /// Delivers the current network to the controller.
     pub fn give_controller_network(&mut self) {
         let (now, network, groups) = (self.now(), self.place.network.clone(), self.place.groups.clone());
         if let Some(running) = &mut self.controller {

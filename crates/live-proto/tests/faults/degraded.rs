@@ -1,9 +1,9 @@
-//! A link that loses capacity, with the estimate of its capacity and without, in virtual time.
+//! A link that loses capacity, with and without estimates of its capacity, in virtual time.
 //!
-//! A source, two reflectors and an edge with twelve viewers, each of another channel, without a
-//! controller. At [`DEGRADED_AT`] one link falls to a share of its rate. Each stream fetches parts one
-//! after another. A reflector passes bytes on as they arrive, and the transfers of a link share its
-//! rate. A viewer plays from a buffer. Leaves out: round-trip times.
+//! The network has a source, two reflectors and an edge with twelve viewers of different channels,
+//! and no controller. At [`DEGRADED_AT`] one link falls to a share of its rate. Each stream fetches
+//! parts one after another. A reflector forwards bytes as they arrive, and the transfers on a link
+//! share its rate equally. A viewer plays from a buffer. Leaves out: round-trip times.
 
 use anabranch_live_proto::control::capacity::CapacityEstimator;
 use anabranch_live_proto::control::messages::GroupId;
@@ -16,7 +16,7 @@ const STEP: Duration = Duration::from_ms(10);
 const PART: Duration = Duration::from_ms(200);
 const DEGRADED_AT: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(40);
-/// Parts that a playlist lists.
+/// Most complete parts that wait to be fetched: the length of a playlist.
 const LISTED: u64 = 40;
 const CHANNELS: u32 = 12;
 const SOURCE: NodeId = NodeId(0);
@@ -28,29 +28,29 @@ const GROUP: GroupId = GroupId(0);
 struct Stream {
     object: Object,
     next_part_at: Instant,
-    /// Parts that are whole and not fetched.
+    /// Number of complete parts that are not yet fetched.
     ready: u64,
     under_way: Option<Transfer>,
     buffered: Duration,
     is_stalled: bool,
 }
 
-/// A part on its way. Reflector and edge begin at once: the source has the part whole.
+/// A part in transfer. Reflector and edge start at the same time, as the source has the whole part.
 #[derive(Copy, Clone)]
 struct Transfer {
     reflector: NodeId,
     number: u64,
     size: u64,
-    /// Bytes that the reflector has.
+    /// Bytes received by the reflector.
     at_reflector: u64,
-    /// Bytes that the edge has.
+    /// Bytes received by the edge.
     at_edge: u64,
 }
 
-/// Ends of a link.
+/// Sender and receiver of a link.
 type LinkEnds = (NodeId, NodeId);
 
-/// Reports of nodes to each other in a run.
+/// Reports that nodes exchange in a run.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum ReportScope {
     Nothing,
@@ -63,20 +63,20 @@ enum ReportScope {
 struct World {
     now: Instant,
     nodes: Vec<Node>,
-    /// Messages of the last step, with their destination.
+    /// Messages of the last step, with sender and receiver.
     mail: VecDeque<(NodeId, NodeId, Transmit)>,
     streams: Vec<Stream>,
-    /// Parent of each object at the edge.
+    /// Parent from which the edge fetches each object.
     routes: BTreeMap<Object, NodeId>,
     estimators: BTreeMap<LinkEnds, CapacityEstimator>,
     told: ReportScope,
-    /// Buffer of each viewer when it starts to play.
+    /// Duration of media in each viewer's buffer at the start of playback.
     buffer: Duration,
     transfers: u64,
     rates: BTreeMap<LinkEnds, BitRate>,
     stalls: u64,
     stalled: Duration,
-    /// Links that counted as narrower than declared.
+    /// Links whose estimated capacity was below the declared capacity at any time.
     narrowed: BTreeSet<LinkEnds>,
 }
 
@@ -151,7 +151,7 @@ impl World {
                     Event::Fetch { object, parent, .. } if id == EDGE => {
                         self.routes.insert(object, parent);
                     }
-                    // Reflectors get each stream at once.
+                    // Reflectors receive each stream immediately.
                     Event::Fetch { object, parent, .. } => node.handle_delivered(now, object, parent),
                     Event::Stop(object, parent) if self.routes.get(&object) == Some(&parent) => {
                         match node.upstream(object).filter(|upstream| *upstream != parent) {
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Bytes that each transfer on a link can take in a step.
+    /// Bytes that each transfer on a link can carry in a step.
     fn share(&self, ends: LinkEnds) -> u64 {
         let waits = |transfer: &Transfer| match ends.0 {
             SOURCE => transfer.reflector == ends.1 && transfer.at_reflector < transfer.size,
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// Runs the estimators, and tells the nodes what they show.
+    /// Runs the estimators, and reports their results to the nodes.
     fn measure(&mut self) {
         let now = self.now;
         for (ends @ (from, to), estimator) in &mut self.estimators {
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// Plays, from a second before the degradation on.
+    /// Plays a step from each buffer. Called from one second before the degradation.
     fn play(&mut self) {
         for stream in &mut self.streams {
             stream.is_stalled &= stream.buffered < PART * 2;
@@ -269,7 +269,7 @@ impl World {
         while self.now < Instant::ZERO + END {
             self.now += STEP;
             let since = self.now.saturating_since(Instant::ZERO);
-            // Advertisements have arrived by then.
+            // By this time all nodes have received advertisements.
             if since == Duration::from_secs(3) {
                 for channel in 0..CHANNELS {
                     let request = RequestId(u64::from(channel));
@@ -295,7 +295,7 @@ impl World {
 }
 
 #[test]
-fn measured_capacity_spares_viewers_of_a_degraded_link() {
+fn measured_capacity_shortens_stalls_on_a_degraded_link() {
     for buffer in [Duration::from_ms(600), Duration::from_secs(6)] {
         let sum = |told: ReportScope| {
             let cells = (0..20).flat_map(|seed| [5, 10, 15, 20, 25].map(|percent| (seed, percent)));
@@ -314,11 +314,11 @@ fn measured_capacity_spares_viewers_of_a_degraded_link() {
     }
 }
 
-/// #50: an object that the source has whole counted as ready at a reflector, too, so the edge blamed
-/// its link from a reflector for the reflector's own narrow link.
+/// #50: an object that was complete at the source also counted as complete at a reflector. The edge
+/// then blamed its link from the reflector for the reflector's own narrow link.
 #[test]
-fn only_the_narrow_link_is_blamed() {
-    // For each degraded link: runs that find it, and other links that count as narrow.
+fn only_the_degraded_link_counts_as_narrow() {
+    // Counts, for a degraded link, the runs that find it, and other links that count as narrow.
     let sums = |told: ReportScope, degraded: LinkEnds| {
         let runs = (0..10).flat_map(|seed| [5, 10, 15, 20].map(|percent| (seed, percent)));
         runs.fold((0, 0), |(found, wrong), (seed, percent)| {
@@ -333,6 +333,6 @@ fn only_the_narrow_link_is_blamed() {
     println!("links found and blamed wrongly in 40 runs: {told:?}, {untold:?} without the parent's word");
     assert!(untold.1 > 0, "{untold:?}");
     assert!(told.iter().all(|(_, wrong)| *wrong == 0), "{told:?}");
-    // Few streams can fit what is left of a link.
+    // In some runs few streams are left on the link and fit its remaining capacity.
     assert!(told.iter().all(|(found, _)| *found >= 36), "{told:?}");
 }

@@ -1,19 +1,20 @@
-//! The laws of a schedule.
+//! The laws: invariants that every schedule must obey.
 //!
-//! 1. No link carries more than its sender believes that it can, by the ledgers and by what children
-//!    fetch.
+//! 1. No link carries more than its sender's estimate of its capacity, neither by the ledger nor by
+//!    the streams that children fetch.
 //! 2. A granted stream is never refused for lack of capacity, unless the capacity of its link has
-//!    just fallen: so no decision degrades a running stream.
-//! 3. One request changes the parent at no more than n - 1 = 2 nodes.
-//! 4. A node has one parent for an object, and at most one more while the stream moves. In the end
-//!    each stream leads through parents that grant it to a source that imports it. (Links lead down
-//!    the tiers only, so there is no loop.)
-//! 5. A stream that moves is fetched from its old parent until the new one delivers.
-//! 6. Within two rounds after the last fault all tables equal the controller's, no local decision is
-//!    left where the tables have a route, and streams follow the tables, for a quiet time. From then on
-//!    they do so whenever no stage is under way, and for a quiet time of the last round. The tables have a stream where it runs if full links keep it from its planned way.
-//! 7. The version of a node's tables never goes back.
-//! 8. In the end every viewer is served if an edge of its group could serve it at any bitrate.
+//!    just fallen. So no decision degrades a running stream.
+//! 3. One request changes the parent at no more than n - 1 = 2 nodes, for n = 3 tiers.
+//! 4. A node has one parent for an object, and at most one more while the stream moves. At the end
+//!    each stream leads to a source that imports it, through parents that have granted it. (Links
+//!    lead down the tiers only, so there is no loop.)
+//! 5. A stream that moves is fetched from its old parent until the new parent delivers.
+//! 6. Within two rounds after the last fault, for a quiet time, all tables equal the controller's,
+//!    no local decision overrides a route of the tables, and streams follow the tables. From then
+//!    on this holds whenever no stage is in progress, and for a quiet time of the last round. If
+//!    full links keep a stream from its planned route, the tables have the stream where it runs.
+//! 7. The version of a node's tables never decreases.
+//! 8. At the end every viewer is served if an edge of its group could serve it at any bitrate.
 //! 9. No viewer's video stalls while the controller fails, updates are lost, or nodes are drained.
 
 use super::viewers::{Viewer, WatchedEdge};
@@ -26,37 +27,37 @@ use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Age of the last video at which a parent counts as delivering: less than two flows.
+/// Age of the last video at which a parent counts as delivering: less than two flow intervals.
 const DELIVERS: Duration = Duration::from_ms(150);
-/// Time within which a viewer that could be served is served: two attempts at all edges.
+/// Longest time without service for a viewer that could be served: two attempts at all edges.
 const NEGLECT_MAX: Duration = Duration::from_secs(9);
 
-/// Time without a stage in which law 6 must hold at every look.
+/// Time without a stage in which law 6 must hold at every check.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Observations from which the laws are checked.
+/// Observations for the checks of the laws.
 #[derive(Default)]
 pub struct Laws {
     /// Grants so far: parent, child, object and attempt.
     granted: BTreeSet<(NodeId, NodeId, Object, u64)>,
-    /// The node whose link has just lost capacity.
+    /// The node that has just lowered a link's capacity, and may evict streams.
     pub evictor: Option<NodeId>,
-    /// Nodes whose parent changed by each request.
+    /// Nodes whose parent changed, by the request that caused the changes.
     changed: BTreeMap<Cause, BTreeSet<NodeId>>,
-    /// When a node last counted a parent as failed.
+    /// Last time at which a node counted a parent as failed, by node and parent.
     pub failed: BTreeMap<(NodeId, NodeId), Instant>,
-    /// Version of the tables of each node's life.
+    /// Newest version of the tables, by the life of the node.
     versions: BTreeMap<u64, Version>,
     /// Start of the first quiet time in which law 6 held after the last fault.
     converged_at: Option<Instant>,
-    /// Since when law 6 has held at every look.
+    /// Time since which law 6 has held at every check.
     agrees_since: Option<Instant>,
-    /// Whether law 6 held for [`QUIET`] two rounds after the last fault.
+    /// Whether law 6 has held for [`QUIET`] in the last round.
     is_quiet: bool,
 }
 
 impl Laws {
-    /// A parent answers a child.
+    /// Records a parent's message to a child, and checks law 2.
     pub fn note_sent(&mut self, parent: NodeId, child: NodeId, message: &ToChild) {
         match message.body {
             ParentMessage::Granted { object, attempt } => {
@@ -70,7 +71,7 @@ impl Laws {
                 let was_granted = self.granted.contains(&(parent, child, object, attempt));
                 assert!(!was_granted, "law 2: node {} refuses {object:?} after a grant", parent.0);
             }
-            // The child has been silent, and asks again.
+            // The parent had released the silent child, and the child compares its requests.
             ParentMessage::Refused { object, attempt, why: Refusal::NotHeld } => {
                 self.granted.remove(&(parent, child, object, attempt));
             }
@@ -78,7 +79,7 @@ impl Laws {
         }
     }
 
-    /// A child's message arrives at its parent.
+    /// Records a child's message that arrives at its parent.
     pub fn note_given_up(&mut self, child: NodeId, parent: NodeId, message: &ToParent) {
         if let ChildMessage::Unsubscribe { object, attempt } = message.body {
             self.granted
@@ -86,7 +87,7 @@ impl Laws {
         }
     }
 
-    /// A parent has granted a request that results from `cause`.
+    /// Records a granted request that results from `cause`, and checks law 3.
     pub fn note_fetch(&mut self, at: NodeId, cause: Cause) {
         let changed = self.changed.entry(cause).or_default();
         changed.insert(at);
@@ -95,7 +96,8 @@ impl Laws {
 }
 
 impl World {
-    /// A node stops to fetch an object from a parent that last delivered at `last`.
+    /// Checks law 5 when a node stops fetching an object from a parent that last delivered at
+    /// `last`.
     pub fn check_stop(&self, at: NodeId, object: Object, parent: NodeId, last: Option<Instant>) {
         let now = self.now();
         let process = self.nodes[at.index()].as_ref().expect("it has said so");
@@ -110,20 +112,20 @@ impl World {
         }
     }
 
-    /// Checks law 9 for a viewer.
+    /// Checks law 9 for a viewer with an edge.
     pub fn check_video(&self, at: usize, watch: WatchedEdge) {
         let is_stalled = self.is_video_safe && self.now() > watch.last + DELIVERS;
         assert!(!is_stalled, "law 9: viewer {at} has no video since {:?}", watch.last);
     }
 
-    /// Checks laws 1, 4 and 7, and looks whether laws 6 and 8 hold.
+    /// Checks laws 1, 4 and 7, and observes laws 6 and 8.
     pub fn check_flows(&mut self) {
         for link in self.place.network.links() {
             let (Some(parent), Some(child)) = (&self.nodes[link.from.index()], &self.nodes[link.to.index()])
             else {
                 continue;
             };
-            // The parent may not have learned of a new link.
+            // The parent may not yet have a new link.
             let Some(ledger) = parent.machine.ledger(link.to) else { continue };
             let believed = ledger.capacity().believed();
             let fetched = child
@@ -134,7 +136,7 @@ impl World {
             let places = (link.from.0, link.to.0);
             assert!(BitRate::bps(load) <= believed, "law 1: {load} bit/s on {places:?}, {believed} believed");
             assert!(ledger.used() <= believed, "law 1: the ledger of {places:?} exceeds {believed}");
-            // A frozen node learns of a lower capacity when it wakes.
+            // A frozen node receives a lower capacity when it resumes.
             let is_known = believed <= link.capacity || parent.frozen_until > self.now();
             assert!(is_known, "law 1: {places:?} is believed above its declared capacity");
         }
@@ -150,7 +152,7 @@ impl World {
             assert!(ways.values().all(|count| *count <= 2), "law 4: node {at} has {ways:?}");
         }
         if let Some(healed_at) = self.healed_at {
-            // The last late message is the last fault.
+            // The last delayed message counts as the last fault.
             if self.now() > healed_at + Duration::from_us(LATE_US_MAX) {
                 self.note_agreement(healed_at);
             }
@@ -158,13 +160,13 @@ impl World {
         }
     }
 
-    /// Whether the controller leads the network to other tables.
+    /// Whether the controller is still moving the network to other tables.
     fn is_moving(&self) -> bool {
         let controller = &self.controller.as_ref().expect("started by the end of faults").machine;
         !controller.is_settled() || controller.version().decision == 0
     }
 
-    /// Looks whether law 6 holds.
+    /// Observes law 6.
     fn note_agreement(&mut self, healed_at: Instant) {
         let (now, is_moving) = (self.now(), self.is_moving());
         let difference = if is_moving { None } else { self.difference() };
@@ -185,7 +187,7 @@ impl World {
         self.laws.is_quiet |= now >= healed_at + ROUND * 2;
     }
 
-    /// Checks that a stream leads to a source that imports it.
+    /// Checks that a stream leads to a source that imports its object.
     fn check_way(&self, at: NodeId, object: Object) {
         let mut node = at;
         while self.place.network.node(node).tier != Tier::Source {
@@ -202,7 +204,8 @@ impl World {
         assert!(is_imported, "law 4: node {} does not import {object:?} of node {}", node.0, at.0);
     }
 
-    /// The first difference between the controller's tables and the network, if there is one.
+    /// Describes the first difference between the controller's tables and the nodes; `None` if
+    /// equal.
     fn difference(&self) -> Option<String> {
         let controller = &self.controller.as_ref().expect("started by the end of faults").machine;
         let mut nodes = self.nodes.iter().flatten().zip(0..);
@@ -227,7 +230,7 @@ impl World {
         })
     }
 
-    /// Whether the edge could serve a viewer: by its own stream, or by a way with capacity.
+    /// Whether the edge could serve a viewer: by its own stream, or by a route with capacity.
     fn can_serve(&self, edge: NodeId, object: Object) -> bool {
         let receives = |node: NodeId| {
             self.nodes[node.index()].as_ref().is_some_and(|process| process.machine.is_receiving(object))
@@ -266,7 +269,7 @@ impl World {
         }
     }
 
-    /// All faults ended two rounds ago.
+    /// Checks the laws that must hold two rounds after all faults have ended.
     pub fn check_end(&self) {
         let healed_at = self.healed_at.expect("it is over");
         let converged_at = self.laws.converged_at;

@@ -1,10 +1,10 @@
-//! Nodes and a controller under faults, in virtual time: trees, admissions, tables and viewers.
+//! Tests of nodes and a controller under faults, in virtual time.
 //!
-//! Each seed draws a network of three tiers, its channels and viewers, and which faults there are:
+//! Each seed draws a network of three tiers, its channels and viewers, and the kinds of faults:
 //! lost and late messages, links that are cut or lose capacity, nodes that crash or freeze, a split
-//! network, a controller that is dead or frozen, lost updates, drained nodes. After every event
-//! [`World`] checks the laws; then all faults end, and the network must return to the plan.
-//! `testing::faults` says how to run one seed, or more.
+//! network, a failed or frozen controller, lost updates, drained nodes. After every event,
+//! [`World`] checks the invariants in `laws`. After all faults have ended, the network must return
+//! to the plan. `testing::faults` explains how to run one or more seeds.
 #![allow(clippy::disallowed_methods, reason = "a test reads what it is told")]
 
 mod changes;
@@ -22,11 +22,11 @@ fn schedule(seed: u64) -> ScheduleEnd {
 }
 
 #[test]
-fn laws_hold_and_the_plan_returns_after_faults() {
+fn invariants_hold_and_plan_is_restored_after_faults() {
     faults::run(&[], schedule);
 }
 
 #[test]
-fn the_same_seed_leaves_the_same_log() {
+fn equal_seeds_leave_equal_logs() {
     faults::run_twice(schedule);
 }

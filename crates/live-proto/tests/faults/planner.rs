@@ -1,5 +1,5 @@
-//! A greedy planner, in place of the optimiser: running streams stay where they fit, the rest takes
-//! the first way with capacity.
+//! A greedy planner that replaces the optimiser. Running streams stay where they fit, and other
+//! streams take the first path with capacity.
 
 use anabranch_live_proto::control::controller::{Plan, PlanJob};
 use anabranch_live_proto::control::messages::GroupId;
@@ -13,7 +13,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Plans `object` at `node`, with a parent that has it or can get it.
+    /// Plans `object` at `node`, from a parent that has the object or can get it.
     fn reach(&mut self, node: NodeId, object: Object) -> bool {
         if self.job.excluded.contains(&node) {
             return false;
@@ -44,7 +44,7 @@ impl Planner<'_> {
     }
 }
 
-/// A plan for the job.
+/// Computes a plan for the job.
 pub fn plan(network: &Network, groups: &[Vec<NodeId>], job: &PlanJob) -> Plan {
     let left_bps = job.capacities.iter().map(|rate| rate.as_bps()).collect();
     let mut planner = Planner { network, job, left_bps, plan: Plan::default() };

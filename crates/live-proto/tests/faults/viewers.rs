@@ -1,5 +1,5 @@
-//! Viewers: each asks DNS for an edge, then the edge; a refused one tries the other edges of its
-//! group, then a lower bitrate, and starts again after a pause.
+//! Viewers. Each asks DNS for an edge, and the edge for a stream. A refused viewer tries the other
+//! edges of its group, then a lower bitrate, and starts again after a pause.
 
 use super::world::{ScheduleEvent, World, ladder};
 use anabranch_live_proto::control::messages::GroupId;
@@ -7,16 +7,16 @@ use anabranch_live_proto::control::node::RequestId;
 use anabranch_live_proto::{ChannelId, NodeId, Object};
 use anabranch_units::{Duration, Instant};
 
-/// Time after which a viewer gives up an edge that does not answer.
+/// Time after which a viewer abandons an edge that does not answer.
 const ANSWER: Duration = Duration::from_secs(4);
-/// A viewer's pause after all edges have refused it.
+/// Pause of a viewer after all edges have refused it.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Time that a viewer's request takes to its edge.
+/// Delay of a viewer's request to its edge.
 const LATENCY: Duration = Duration::from_ms(1);
-/// Time without video after which a viewer looks for another edge.
+/// Time without video after which a viewer asks for another edge.
 const GAP_MAX: Duration = Duration::from_secs(5);
 
-/// A request that waits for its answer.
+/// A request whose answer is outstanding.
 #[derive(Clone, Debug)]
 pub struct PendingRequest {
     pub request: RequestId,
@@ -24,17 +24,17 @@ pub struct PendingRequest {
     pub object: Object,
     life: u64,
     until: Instant,
-    /// Whether the viewer watches elsewhere until the answer.
+    /// Whether the viewer watches at another edge until the answer arrives.
     is_move: bool,
 }
 
-/// A place where a viewer watches.
+/// An edge at which a viewer watches.
 #[derive(Copy, Clone, Debug)]
 pub struct WatchedEdge {
     pub edge: NodeId,
     pub life: u64,
     pub object: Object,
-    /// When video last arrived.
+    /// Time at which video last arrived.
     pub last: Instant,
 }
 
@@ -44,10 +44,10 @@ pub struct Viewer {
     pub is_here: bool,
     pub ask: Option<PendingRequest>,
     pub watch: Option<WatchedEdge>,
-    /// Edges and objects that are still to try.
+    /// Remaining choices of edge and object; the last entry is tried next.
     left: Vec<(NodeId, Object)>,
     again_at: Instant,
-    /// Since when the viewer could be served and is not.
+    /// Time since which the viewer could be served but is not.
     pub neglected_since: Option<Instant>,
 }
 
@@ -67,7 +67,7 @@ impl Viewer {
 }
 
 impl World {
-    /// Viewers come and go.
+    /// Lets viewers arrive and leave at random.
     pub fn draw_viewers(&mut self) {
         for at in 0..self.viewers.len() {
             let chance = if self.viewers[at].is_here { 20_000 } else { 200_000 };
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Lets every viewer look at its video and its place.
+    /// Lets every present viewer check its video and its edge.
     pub fn watch(&mut self) {
         for at in 0..self.viewers.len() {
             if self.viewers[at].is_here {
@@ -109,7 +109,7 @@ impl World {
             if now > watch.last + GAP_MAX {
                 self.stop_watching(at);
             } else if self.viewers[at].ask.is_none() {
-                // Content steering.
+                // Content steering: move to the assigned edge.
                 let place = self.dns.get(&(group, watch.object)).copied();
                 if let Some(place) = place.filter(|place| *place != watch.edge) {
                     self.ask(at, place, watch.object, true);
@@ -146,7 +146,7 @@ impl World {
     fn ask(&mut self, at: usize, edge: NodeId, object: Object, is_move: bool) {
         let (now, request) = (self.now(), self.request());
         let group = self.viewers[at].group;
-        // An edge that is down refuses the connection; one that is frozen answers when it wakes.
+        // A failed edge refuses the connection. A frozen edge answers when it resumes.
         let Some(life) = self.nodes[edge.index()].as_ref().map(|process| process.life) else { return };
         self.schedule.after(LATENCY, ScheduleEvent::Ask { edge, life, request, group, object });
         self.viewers[at].ask =
@@ -168,13 +168,13 @@ impl World {
         }
     }
 
-    /// An edge has answered a request.
+    /// Handles an edge's answer to a request.
     pub fn handle_answer(&mut self, edge: NodeId, request: RequestId, is_admitted: bool) {
         let now = self.now();
         let life = self.nodes[edge.index()].as_ref().expect("it has answered").life;
         let asks = |viewer: &Viewer| viewer.ask.as_ref().is_some_and(|ask| ask.request == request);
         let Some(at) = self.viewers.iter().position(asks) else {
-            // The request was given up while its edge was frozen.
+            // The viewer cancelled the request while the edge was frozen.
             if let Some((group, object)) = self.abandoned.remove(&request).filter(|_| is_admitted) {
                 self.leave(edge, life, group, object);
             }
@@ -192,7 +192,7 @@ impl World {
         viewer.watch = Some(WatchedEdge { edge, life, object: ask.object, last: now });
     }
 
-    /// An edge has ended a stream.
+    /// Handles the end of a stream at an edge.
     pub fn handle_lost(&mut self, edge: NodeId, object: Object) {
         assert!(!self.is_video_safe, "law 9: node {} loses {object:?}", edge.0);
         let life = self.nodes[edge.index()].as_ref().expect("it has said so").life;

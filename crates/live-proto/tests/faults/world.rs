@@ -1,5 +1,5 @@
-//! The world of one schedule: nodes, a controller, the messages between them, the flow of video, and
-//! the faults.
+//! The simulated system of one schedule: nodes, a controller, their messages, the flow of video,
+//! and faults.
 
 use super::laws::Laws;
 use super::planner;
@@ -17,17 +17,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Time between two plans.
 pub const ROUND: Duration = Duration::from_secs(10);
-/// How long faults come.
+/// Time from the start during which faults are drawn.
 const CHAOS: Duration = Duration::from_secs(40);
-/// How often faults are drawn, and how often viewers look at their place.
+/// Interval at which faults are drawn, and at which viewers check their edge.
 const TICK: Duration = Duration::from_ms(500);
-/// How often video moves, and the laws of flows are checked.
+/// Interval at which video is forwarded and the laws of flows are checked.
 const FLOW: Duration = Duration::from_ms(100);
 /// Age of the last video at which a stream still counts as fresh.
 const FRESH: Duration = Duration::from_ms(350);
-/// Silence after which a data plane reports a stream as stalled.
+/// Time without video after which a data plane reports a stream as stalled.
 const STALLED: Duration = Duration::from_secs(3);
-/// Time that the optimiser takes.
+/// Running time of the optimiser.
 const OPTIMISER: Duration = Duration::from_ms(300);
 
 /// Longest delay of a late message, in microseconds.
@@ -48,14 +48,14 @@ enum Fault {
     ControllerCrash,
     ControllerFrozen,
     Drain,
-    /// Further links and nodes, and wider links.
+    /// Adds links and nodes, and raises capacities.
     Grow,
-    /// Narrower links, and links of capacity 0.
+    /// Lowers capacities of links, to 0 for some.
     Shrink,
 }
 
 impl Fault {
-    /// Each fault with its highest chance in a million: for each message, or at each [`TICK`]. For
+    /// Each fault with its highest probability in ppm, for each message or at each [`TICK`]. For
     /// [`Fault::Late`] the number is the longest delay in microseconds.
     const ALL: [(Self, u64); 15] = [
         (Self::Lost, 200_000),
@@ -75,7 +75,7 @@ impl Fault {
         (Self::Shrink, 60_000),
     ];
 
-    /// Faults that touch no video: the controller's, drains, and growth.
+    /// Faults that interrupt no video: faults of the controller, drains, and growth.
     const OF_CONTROL: [Self; 6] = [
         Self::LostUpdates,
         Self::CutControl,
@@ -86,7 +86,7 @@ impl Fault {
     ];
 }
 
-/// The controller's index among the ends of messages.
+/// Index of the controller among senders and receivers of messages.
 const CONTROLLER: usize = usize::MAX;
 
 #[derive(Clone, Debug)]
@@ -119,9 +119,9 @@ pub enum ScheduleEvent {
     StartNode(usize),
     StartController,
     Undrain(NodeId),
-    /// A node learns of the changed network.
+    /// A node receives the changed network.
     NodeNetwork(NodeId),
-    /// The controller learns of the changed network.
+    /// The controller receives the changed network.
     ControllerNetwork,
     /// A viewer's request reaches an edge.
     Ask {
@@ -131,7 +131,7 @@ pub enum ScheduleEvent {
         group: GroupId,
         object: Object,
     },
-    /// A node that was frozen learns that a viewer has left.
+    /// An edge is notified that a viewer has left, unless the edge is frozen.
     Left {
         edge: NodeId,
         life: u64,
@@ -146,7 +146,7 @@ pub struct Process {
     pub life: u64,
     pub machine: Node,
     pub frozen_until: Instant,
-    /// Parents from which each object is fetched, with the time of the last video.
+    /// Parents from which each object is fetched, with the arrival time of their last video.
     pub fetching: BTreeMap<(Object, NodeId), Instant>,
 }
 
@@ -170,25 +170,26 @@ pub struct World {
     pub nodes: Vec<Option<Process>>,
     pub controller: Option<RunningController>,
     pub viewers: Vec<Viewer>,
-    /// Places of viewers, as DNS last heard of them.
+    /// Edge of each group for each object, as DNS last received it.
     pub dns: BTreeMap<(GroupId, Object), NodeId>,
-    /// Requests that their viewers have given up.
+    /// Requests that their viewers have cancelled.
     pub abandoned: BTreeMap<RequestId, (GroupId, Object)>,
     pub laws: Laws,
-    /// Share of each link's capacity that works, in percent.
+    /// Available share of each link's capacity, in percent.
     pub shares: Vec<u64>,
     degraded_until: BTreeMap<usize, Instant>,
-    /// Until when no message passes from a node to another; the controller has the last index.
+    /// End of each interruption of messages, by sender and receiver; the controller is
+    /// [`CONTROLLER`].
     cuts: BTreeMap<(usize, usize), Instant>,
     faults: FaultChances<Fault>,
-    /// Whether no fault of this schedule touches video.
+    /// Whether no fault of this schedule interrupts video.
     pub is_video_safe: bool,
     lives: u64,
     pub healed_at: Option<Instant>,
     pub random: Randoms,
 }
 
-/// The streams of random numbers.
+/// Named streams of random numbers.
 pub struct Randoms {
     network: RandomStream,
     pub chaos: RandomStream,
@@ -332,7 +333,7 @@ impl World {
         self.schedule.now()
     }
 
-    /// A node that runs and is not frozen.
+    /// The process of a node, if it is running and not frozen.
     pub fn awake(&mut self, node: NodeId) -> Option<&mut Process> {
         let now = self.schedule.now();
         self.nodes[node.index()].as_mut().filter(|process| process.frozen_until <= now)
@@ -434,7 +435,7 @@ impl World {
             ScheduleEvent::NodeNetwork(node) => self.give_node_network(node),
             ScheduleEvent::ControllerNetwork => self.give_controller_network(),
             ScheduleEvent::Ask { edge, life, request, group, object } => {
-                // A viewer that has given up has closed its connection.
+                // A viewer that has cancelled has closed its connection.
                 let is_abandoned = self.abandoned.remove(&request).is_some();
                 let process = self.awake(edge).filter(|process| process.life == life && !is_abandoned);
                 if let Some(process) = process {
@@ -450,7 +451,7 @@ impl World {
         }
     }
 
-    /// A viewer leaves an edge, which learns it when it is awake.
+    /// A viewer leaves an edge. The edge is notified if it is not frozen.
     pub fn leave(&mut self, edge: NodeId, life: u64, group: GroupId, object: Object) {
         self.schedule.after(Duration::from_ms(1), ScheduleEvent::Left { edge, life, group, object });
     }
@@ -460,7 +461,7 @@ impl World {
             return;
         }
         self.lives += 1;
-        // Lives are farther apart than the requests of one.
+        // Numbers of lives are farther apart than the request numbers of one life.
         let (now, life, id) = (self.now(), self.lives << 32, NodeId(at as u32));
         let seed = Seed::new(self.random.seed.stream("node", life).next_u64());
         let mut machine = Node::new(now, &self.place.network, id, life, Settings::default(), seed);
@@ -503,7 +504,7 @@ impl World {
         self.schedule.after(delay, what);
     }
 
-    /// Takes the output of all machines.
+    /// Delivers the output of all machines.
     pub fn drain(&mut self) {
         for at in 0..self.nodes.len() {
             while self.drain_node(at) {}
@@ -580,13 +581,13 @@ impl World {
 
     // ---- video ----
 
-    /// Moves video down the tiers, then lets viewers and laws look at it.
+    /// Forwards video tier by tier, then runs the viewers and checks the laws.
     fn flow(&mut self) {
         let now = self.now();
         self.schedule.after(FLOW, ScheduleEvent::Flow);
         self.measure();
         self.drain();
-        // Each tier gets what the one above has.
+        // A tier fetches from the tier above, so tiers are visited from the sources down.
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         order.sort_by_key(|at| self.place.network.nodes()[*at].tier);
         for at in order {
@@ -628,12 +629,12 @@ impl World {
         process.frozen_until <= now && last.is_some_and(|last| now <= *last + FRESH)
     }
 
-    /// Tells each sender what its links can carry.
+    /// Reports to each sender the available capacity of its links.
     pub fn measure(&mut self) {
         for (number, link) in self.place.network.links().to_vec().into_iter().enumerate() {
             let measured = BitRate::bps(link.capacity.as_bps() * self.shares[number] / 100);
             let Some(process) = self.awake(link.from) else { continue };
-            // The node may not have learned of a new link, or of its declared capacity.
+            // The node may not yet have a new link, or its new declared capacity.
             let Some(ledger) = process.machine.ledger(link.to) else { continue };
             let capacity = Capacity { measured: Some(measured), ..ledger.capacity() };
             let is_lower = capacity.believed() < ledger.capacity().believed();
@@ -679,7 +680,7 @@ impl World {
         let link = random.below(self.shares.len() as u64) as usize;
         let node = random.below(count as u64) as usize;
         let until = now + Duration::from_ms(200 + random.below(12_000));
-        // Messages that wait for a frozen process arrive when it wakes: before the end of faults.
+        // Messages to a frozen process are delivered when it resumes, before faults end.
         let thawed_at = until.min(Instant::ZERO + CHAOS);
         let Link { from, to, .. } = *self.place.network.link(LinkId(link as u32));
         let (from, to) = (from.index(), to.index());
@@ -765,7 +766,7 @@ impl World {
         self.healed_at = Some(now);
     }
 
-    /// The place that DNS gives a viewer.
+    /// The edge to which DNS directs a viewer.
     pub fn resolve(&self, group: GroupId, object: Object) -> Option<NodeId> {
         let planned = self.dns.get(&(group, object)).copied();
         let now = self.now();
@@ -773,7 +774,7 @@ impl World {
         controller.map_or(planned, |running| running.machine.edge_for(group, object))
     }
 
-    /// The number of a new request.
+    /// Number of a new request.
     pub fn request(&mut self) -> RequestId {
         self.lives += 1;
         RequestId(self.lives)

@@ -1,9 +1,9 @@
-//! Connections between nodes of neighbouring tiers over mutual TLS: frames of JSON, and objects.
+//! Connections between nodes of adjacent tiers over mutual TLS, for JSON frames and for objects.
 //!
-//! A child connects to its parents. Each frame has its length in four bytes, most significant first.
-//! Messages may be lost, so a slow peer loses some. Leaves out: the messages
-//! (`live_proto::control::messages`). Read [`follow_parent`],
-//! [`serve_children`] and [`serve_objects`].
+//! A child connects to its parents. Each frame begins with its length in four bytes, most
+//! significant byte first. Messages may be lost, so messages to a slow peer are dropped. Leaves
+//! out: the messages (`live_proto::control::messages`). Read [`follow_parent`], [`serve_children`]
+//! and [`serve_objects`].
 
 use super::Shared;
 use anabranch_http::PeerAddress;
@@ -32,27 +32,27 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsStream;
 
-/// Longest frame: an advertisement of all streams of a node fits.
+/// Longest frame in bytes. An advertisement of all streams of a node fits.
 const FRAME_BYTES_MAX: usize = 8 << 20;
-/// Frames that wait for a connection, at most.
+/// Most frames that wait for a connection.
 const OUTBOX_MAX: usize = 256;
-/// Time for a connection to a parent to come about.
+/// Longest time to connect to a parent.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Connections for objects to one child: one for each object under way there.
+/// Most connections of one child for objects. The child opens one for each object it is fetching.
 const OBJECT_CONNECTIONS_MAX: usize = 4_096;
-/// Pause before a parent is connected to again.
+/// Pause before a connection to a parent is attempted again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(300);
-/// Pause before a look whether a removed parent is part of the network again.
+/// Interval of the checks whether a removed parent is part of the network again.
 const REMOVED_PAUSE: Duration = Duration::from_secs(1);
-/// Time for one frame to be written.
+/// Longest time to write one frame.
 const WRITE_TIME: Duration = Duration::from_secs(5);
 
-/// Frames for one neighbour.
+/// Queue of frames for one neighbour.
 #[derive(Clone)]
 pub(super) struct Outbox(mpsc::Sender<Bytes>);
 
 impl Outbox {
-    /// Queues a message. A full queue drops it.
+    /// Queues a message, or drops it if the queue is full.
     pub(super) fn send(&self, message: &impl Serialize) {
         let text = serde_json::to_vec(message).expect("messages are plain data");
         let _ = self.0.try_send(text.into());
@@ -68,7 +68,7 @@ async fn read_frame<T: DeserializeOwned>(read: &mut (impl AsyncRead + Unpin)) ->
     if length > FRAME_BYTES_MAX {
         return Err(bad(format!("a frame of {length} bytes: at most {FRAME_BYTES_MAX} are possible")));
     }
-    // It grows with what arrives, so a length alone takes no memory.
+    // The buffer grows as bytes arrive, so a claimed length alone allocates no memory.
     let mut text = Vec::new();
     read.take(length as u64).read_to_end(&mut text).await?;
     if text.len() < length {
@@ -92,7 +92,7 @@ async fn write_frames(
     Ok(())
 }
 
-/// Reads and writes frames until the connection ends, or a later one replaces it.
+/// Reads and writes frames until the connection ends, or a later connection replaces it.
 async fn talk<T: DeserializeOwned>(
     stream: impl AsyncRead + AsyncWrite,
     mut due: mpsc::Receiver<Bytes>,
@@ -111,7 +111,7 @@ async fn talk<T: DeserializeOwned>(
 }
 
 impl Shared {
-    /// Registers a connection to a neighbour, in place of an earlier one.
+    /// Registers a connection to a neighbour, which replaces an earlier connection.
     fn connected(&self, node: NodeId) -> (Outbox, mpsc::Receiver<Bytes>) {
         let (sender, due) = mpsc::channel(OUTBOX_MAX);
         let outbox = Outbox(sender);
@@ -119,7 +119,8 @@ impl Shared {
         (outbox, due)
     }
 
-    /// Forgets a connection, unless a later one has replaced it.
+    /// Removes a connection, unless a later connection has replaced it. Returns whether it was
+    /// removed.
     fn disconnected(&self, node: NodeId, outbox: &Outbox) -> bool {
         let mut state = self.lock();
         let is_last = state.outboxes.get(&node).is_some_and(|last| last.0.same_channel(&outbox.0));
@@ -130,7 +131,7 @@ impl Shared {
     }
 }
 
-/// Keeps a connection to a parent. Never returns.
+/// Keeps a connection to a parent open. Never returns.
 pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
     let mut is_news = true;
     loop {
@@ -166,7 +167,7 @@ async fn talk_to_parent(shared: &Arc<Shared>, parent: NodeId, is_news: &mut bool
     });
     let ended = guard.during(talk).await;
     if shared.disconnected(parent, &outbox) {
-        // A closed connection tells of a failure sooner than silence does.
+        // A closed connection reveals a failure sooner than missing heartbeats do.
         shared.with(|state, now| state.node.handle_parent_failed(now, parent));
     }
     ended.unwrap_or_else(|reason| Err(io::Error::other(reason)))
@@ -190,7 +191,7 @@ pub(super) async fn serve_children(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-/// Shakes hands with a caller. Returns `None` for one that is no child, which is logged.
+/// Performs the TLS handshake. Returns `None` for a client that is not a child, which is logged.
 async fn identify(
     shared: &Shared,
     arrival: Arrival,
@@ -217,7 +218,7 @@ async fn identify(
     Ok(Some((tls, peer, child)))
 }
 
-/// Serves objects to children, [`OBJECT_CONNECTIONS_MAX`] connections to each. Never returns.
+/// Serves objects to children, at most [`OBJECT_CONNECTIONS_MAX`] connections each. Never returns.
 pub(super) async fn serve_objects<A, F, B>(
     shared: Arc<Shared>,
     listener: TcpListener,

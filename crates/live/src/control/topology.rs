@@ -1,8 +1,9 @@
-//! The network as a node knows it, and how a node follows its changes.
+//! A node's copy of the network, and how it follows changes of the network.
 //!
-//! A controller's answers to reports carry lead and version of the network; a node with an earlier one
-//! reads the network again. A network that is unreadable, or that moves ids, is refused whole, and the
-//! last one stays. Leaves out: the effects on streams (`live_proto::control::node`). Read [`Topology`].
+//! A controller's answers to reports contain the lead and version of the network. A node with an
+//! earlier version reads the network again. A network that cannot be read, or that changes ids, is
+//! refused completely, and the last network stays in force. Leaves out: the effects on streams
+//! (`live_proto::control::node`). Read [`Topology`].
 
 use super::{ControlConfig, ControlError, Shared, origin};
 use crate::controller::client::ControllerClient;
@@ -15,25 +16,27 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Time in which a controller answers with a changed network.
+/// Longest wait for a controller's answer with a changed network.
 const NETWORK_TIME: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Lead and version of a network; a later one is greater.
+/// Lead and version of a network. Later networks have greater values.
 type NetworkStamp = (u64, u64);
 
-/// The network as a node knows it.
+/// A node's copy of the network.
 pub(super) struct Topology {
-    /// Lead and version; zero for a network of the node's file.
+    /// Lead and version; zero for a network read from the node's file.
     pub(super) stamp: NetworkStamp,
     pub(super) layout: Arc<Layout>,
-    /// Parents by the number of their hop: later ones come last, removed ones stay.
+    /// Parents, indexed by `Hop`. Added parents are appended, and removed parents keep their
+    /// index.
     pub(super) parents: Vec<(NodeId, Origin)>,
 }
 
 impl Topology {
-    /// The parents of a node, in the order of `earlier`, then of the description.
+    /// Parents of a node: first the parents in `earlier`, then new parents in the order of the
+    /// description.
     ///
-    /// Errors: a parent's URL.
+    /// Errors: a parent's URL is invalid.
     pub(super) fn new(
         stamp: NetworkStamp,
         layout: Layout,
@@ -52,7 +55,8 @@ impl Topology {
         Ok(Self { stamp, layout: Arc::new(layout), parents })
     }
 
-    /// The network of the first controller that answers, or else of the node's file.
+    /// Fetches the network from the first controller that answers, or else reads it from the node's
+    /// file.
     ///
     /// Errors: see [`ControlError`].
     pub(super) async fn start(
@@ -82,7 +86,7 @@ impl Topology {
     }
 }
 
-/// Keeps a description for a start without a controller: whole, or not at all.
+/// Saves a description completely or not at all, for a start without a controller.
 fn keep(path: Option<&Path>, description: &Description) {
     let Some(path) = path else { return };
     let text = serde_json::to_vec(description).expect("a description is plain data");
@@ -90,7 +94,7 @@ fn keep(path: Option<&Path>, description: &Description) {
     let write = || {
         let mut file = std::fs::File::create(&new)?;
         file.write_all(&text)?;
-        // Else a loss of power could leave the new name without the text.
+        // Without this, a power failure could leave the new name without the contents.
         file.sync_all()?;
         std::fs::rename(&new, path)
     };
@@ -102,15 +106,15 @@ fn keep(path: Option<&Path>, description: &Description) {
     }
 }
 
-/// A node's way to later networks.
+/// State with which a node follows changes of the network.
 #[derive(Default)]
 pub(super) struct NetworkFollower {
-    /// The last network that was refused, so that its line is written once.
+    /// The last refused network, so that its refusal is logged once.
     refused: Option<NetworkStamp>,
 }
 
 impl NetworkFollower {
-    /// Takes over the controller's network if it is later than the node's.
+    /// Fetches and applies the controller's network if it is later than the node's.
     pub(super) async fn follow(&mut self, shared: &Shared, client: &ControllerClient, reply: &ReportReply) {
         let told = (reply.lead, reply.network);
         if told <= shared.topology().stamp || self.refused == Some(told) {
@@ -118,7 +122,7 @@ impl NetworkFollower {
         }
         let view = match tokio::time::timeout(NETWORK_TIME, client.network()).await {
             Ok(Ok(view)) => view,
-            // The next report asks again.
+            // The next report triggers another attempt.
             Ok(Err(error)) => return tracing::debug!("{error}"),
             Err(_) => return tracing::debug!("controller at {}: no network in time", client.address()),
         };
@@ -131,9 +135,9 @@ impl NetworkFollower {
 }
 
 impl Shared {
-    /// Takes a later network: whole, or not at all.
+    /// Applies a later network completely or not at all.
     ///
-    /// Errors: a defect in one line.
+    /// Errors: the defect, in one line.
     fn take_network(&self, view: NetworkView) -> Result<(), String> {
         let before = self.topology();
         let stamp = (view.lead, view.version);

@@ -1,6 +1,6 @@
-//! Transfers from parents, by which the capacity of each link is measured.
+//! Transfers from parents, from which the capacity of each link is estimated.
 //!
-//! Leaves out: the estimate (`live_proto::control::capacity`). Read [`TransferMeter`].
+//! Leaves out: the estimator (`live_proto::control::capacity`). Read [`TransferMeter`].
 
 use super::Shared;
 use super::topology::Topology;
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Longest time between two looks at the transfers.
+/// Longest interval between two checks of the transfers.
 const LOOK_EVERY: Duration = Duration::from_ms(100);
-/// Share of the declared capacity, in percent, below which a link counts as degraded in the log.
+/// Share of the declared capacity, in percent, below which the log reports a link as degraded.
 const DEGRADED_PERCENT: u64 = 80;
 
 /// Estimators of the links from all parents.
@@ -24,11 +24,12 @@ pub(super) struct Transfers {
     count: AtomicU64,
 }
 
-/// One transfer from a parent; over when it is dropped.
+/// One transfer from a parent. Dropping the meter ends the transfer.
 pub struct TransferMeter {
     transfers: Arc<Transfers>,
     parent: NodeId,
-    /// Number of the transfer. Transfers of data that the parent waits for itself share 0.
+    /// Number of the transfer. Transfers of objects that the parent is itself receiving share
+    /// number 0.
     number: u64,
 }
 
@@ -45,7 +46,7 @@ impl Transfers {
         call(&mut self.links.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the declared capacities of the links from the parents.
+    /// Sets the declared capacities of the links from the parents.
     pub(super) fn declare(&self, topology: &Topology, id: NodeId) {
         let network = topology.layout.network();
         self.with(|links| {
@@ -63,7 +64,7 @@ impl Transfers {
         self.with(|links| links.keys().copied().collect())
     }
 
-    /// A transfer begins. `ready` is the bitrate of its stream if the parent has the object whole.
+    /// Starts a transfer. `ready` is the stream's bitrate if the parent has the whole object.
     pub(super) fn start(self: &Arc<Self>, parent: NodeId, ready: Option<BitRate>) -> TransferMeter {
         let number = ready.map_or(0, |_| self.count.fetch_add(1, Relaxed) + 1);
         if let Some(bitrate) = ready {
@@ -77,8 +78,8 @@ impl Transfers {
         TransferMeter { transfers: Arc::clone(self), parent, number }
     }
 
-    /// Runs the estimators, with the parents that say that a link to them limits their transfers.
-    /// Returns what each link shows, and when to look next.
+    /// Runs the estimators. `is_parent_limited` states whether a link to a parent limits the
+    /// parent's transfers. Returns the measurement of each link, and the time until the next check.
     fn look(&self, is_parent_limited: impl Fn(NodeId) -> bool) -> (Vec<LinkMeasurement>, Duration) {
         let now = self.now();
         self.with(|links| {
@@ -106,13 +107,13 @@ impl Transfers {
 struct LinkMeasurement {
     parent: NodeId,
     declared: BitRate,
-    /// `None` before the link first limited transfers.
+    /// Estimated capacity. `None` until the link has limited transfers.
     estimate: Option<BitRate>,
     is_limiting: bool,
 }
 
 impl TransferMeter {
-    /// Bytes have arrived.
+    /// Counts received bytes.
     pub(crate) fn note(&self, bytes: u64) {
         self.transfers.with(|links| {
             if let Some((_, estimator)) = links.get_mut(&self.parent) {
@@ -133,7 +134,7 @@ impl Drop for TransferMeter {
     }
 }
 
-/// Gives estimates to the control as they change. Never returns.
+/// Passes changed estimates to the control. Never returns.
 pub(super) async fn measure(shared: Arc<Shared>) {
     let mut given: BTreeMap<NodeId, BitRate> = BTreeMap::new();
     loop {

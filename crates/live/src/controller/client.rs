@@ -1,4 +1,4 @@
-//! The typed client of the controller's HTTP interface: for nodes, DNS servers and the command line.
+//! Typed client of the controller's HTTP interface, for nodes, DNS servers and the command line.
 //!
 //! Read [`ControllerClient`] first.
 
@@ -20,38 +20,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Time for which one of several controllers is asked.
+/// Longest wait for one of several controllers.
 const ONE_OF_SEVERAL_TIME: Duration = Duration::from_secs(5);
 
-/// Connections to the controllers of one network; clones share them. The one that leads is asked.
+/// Connections to the controllers of one network. Requests are sent to the leader. Clones share the
+/// connections.
 #[derive(Clone)]
 pub struct ControllerClient {
     connections: Arc<Vec<Connection>>,
-    /// Index of the controller that answered last.
+    /// Index of the controller believed to lead.
     leader: Arc<AtomicUsize>,
 }
 
-/// A directory, with the tag by which news is asked for.
+/// A directory with its ETag, which is used to request a newer directory.
 #[derive(Clone, Debug)]
 pub struct TaggedDirectory {
-    /// Places of viewers.
+    /// Directory of channels, edges and groups.
     pub directory: Directory,
-    /// Its tag.
+    /// ETag of the directory.
     pub etag: String,
 }
 
 impl ControllerClient {
-    /// A client of the controller at `address` (`host:port`). Connects at the first request;
-    /// `patience` is the time for which a request is tried.
+    /// Creates a client of the controller at `address` (`host:port`). It connects on the first
+    /// request. `patience` is the time for which a request is retried.
     ///
-    /// Errors: keys of another system, an address without port, `http://`.
+    /// Errors: keys of another system; an address without a port, or with `http://`.
     pub fn new(address: &str, identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
         Self::of(&[address.to_owned()], identity, patience)
     }
 
-    /// A client of several controllers that share a store: they are asked in turn until one leads.
+    /// Creates a client of several controllers that share a store. They are tried in turn until one
+    /// leads.
     ///
-    /// Errors: as of [`ControllerClient::new`]; no address at all.
+    /// Errors: the same as of [`ControllerClient::new`]; no address.
     pub fn of(addresses: &[String], identity: &Identity, patience: Duration) -> Result<Self, ClientError> {
         if addresses.is_empty() {
             return Err(ClientError::Settings("no controller is given: name one as HOST:PORT".to_owned()));
@@ -65,13 +67,13 @@ impl ControllerClient {
         &self.connections[self.leader.load(Relaxed) % self.connections.len()]
     }
 
-    /// `host:port` of the controller that is asked.
+    /// `host:port` of the controller that gets the next request.
     pub fn address(&self) -> &str {
         self.connection().address()
     }
 
-    /// Asks the controllers in turn until one leads. `is_repeatable`: a request whose answer is lost is
-    /// asked again.
+    /// Tries the controllers in turn until one leads. With `is_repeatable`, a request whose answer
+    /// was lost is sent again.
     async fn ask<T, F: Future<Output = Result<T, ClientError>>>(
         &self,
         is_repeatable: bool,
@@ -83,12 +85,12 @@ impl ControllerClient {
             let at = self.leader.load(Relaxed);
             let answer = call(self.connections[at % count].clone()).await;
             let error = match answer {
-                // 421 and 503: another one leads, or none.
+                // 421: another controller leads. 503: no controller leads.
                 Err(error @ ClientError::Refused { status: 421 | 503, .. }) => error,
                 Err(error @ ClientError::Unreachable(_)) if is_repeatable => error,
                 answer => return answer,
             };
-            // A request beside this one may have moved on already.
+            // A concurrent request may already have selected another controller.
             let _ = self.leader.compare_exchange(at, (at + 1) % count, Relaxed, Relaxed);
             last = Some(error);
         }
@@ -122,16 +124,16 @@ impl ControllerClient {
         connection.read(&reply)
     }
 
-    /// The network's description, with its version.
+    /// Fetches the network's description and version.
     ///
     /// Errors: see [`ClientError`].
     pub async fn network(&self) -> Result<NetworkView, ClientError> {
         self.get("/v1/network").await
     }
 
-    /// Changes this version of the network: all changes, or none. Returns the new version.
+    /// Changes this version of the network by all changes or none. Returns the new version.
     ///
-    /// Errors: see [`ClientError`]; after a broken connection the change can be in force.
+    /// Errors: see [`ClientError`]; after a broken connection the change may be in force.
     pub async fn change(&self, version: u64, changes: Vec<Change>) -> Result<u64, ClientError> {
         let body = self.connection().write(&NetworkChange { version, changes })?;
         self.ask(false, |connection| {
@@ -144,8 +146,8 @@ impl ControllerClient {
         .await
     }
 
-    /// The places of viewers, as soon as they differ from the directory of this tag. `None` after
-    /// `wait`.
+    /// Waits until the directory's ETag differs from `known`, and returns the new directory. `None`
+    /// after `wait`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn directory(
@@ -165,28 +167,28 @@ impl ControllerClient {
         Ok(Some(TaggedDirectory { directory, etag: etag(&reply) }))
     }
 
-    /// All nodes.
+    /// Fetches all nodes.
     ///
     /// Errors: see [`ClientError`].
     pub async fn nodes(&self) -> Result<Vec<NodeView>, ClientError> {
         self.get::<NodesView>("/v1/nodes").await.map(|view| view.nodes)
     }
 
-    /// Links and streams.
+    /// Fetches the links and streams.
     ///
     /// Errors: see [`ClientError`].
     pub async fn trees(&self) -> Result<TreesView, ClientError> {
         self.get("/v1/trees").await
     }
 
-    /// Rounds of the optimiser.
+    /// Fetches the rounds of the optimiser.
     ///
     /// Errors: see [`ClientError`].
     pub async fn rounds(&self) -> Result<Vec<RoundView>, ClientError> {
         self.get::<RoundsView>("/v1/rounds").await.map(|view| view.rounds)
     }
 
-    /// Events after this number; none after `wait`.
+    /// Waits for events after this number. Empty after `wait`.
     ///
     /// Errors: see [`ClientError`].
     pub async fn events(&self, after: u64, wait: Duration) -> Result<Vec<EventView>, ClientError> {
@@ -199,7 +201,7 @@ impl ControllerClient {
         .await
     }
 
-    /// Empties a node, or has it carry streams again.
+    /// Starts or ends the drain of a node.
     ///
     /// Errors: see [`ClientError`].
     pub async fn drain(&self, node: &str, drain: bool) -> Result<(), ClientError> {

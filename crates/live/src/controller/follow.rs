@@ -1,6 +1,6 @@
-//! The controller's directory, followed by another process: DNS servers, steering.
+//! The controller's directory in another process, for DNS servers and steering.
 //!
-//! A controller that does not answer leaves the last directory in force. Read [`FollowedDirectory`].
+//! While no controller answers, the last directory stays in force. Read [`FollowedDirectory`].
 
 use super::client::{ControllerClient, TaggedDirectory};
 use anabranch_http::ClientError;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Time for which one question waits at the controller.
+/// Longest time that a request waits at the controller for a changed directory.
 const WAIT: Duration = Duration::from_secs(10);
-/// Pause after a question without an answer.
+/// Pause after a request without an answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A directory that follows the controllers: the first that answers is asked.
+/// A directory that follows the controllers. Requests go to a controller that answers.
 pub struct FollowedDirectory {
     clients: Vec<ControllerClient>,
     etag: String,
@@ -23,9 +23,9 @@ pub struct FollowedDirectory {
 }
 
 impl FollowedDirectory {
-    /// Takes the directory of the first controller that answers.
+    /// Fetches the directory from the first controller that answers.
     ///
-    /// Errors: the last controller's; no controller at all is [`ClientError::Settings`].
+    /// Errors: the error of the last controller; [`ClientError::Settings`] without a controller.
     pub async fn start(clients: Vec<ControllerClient>) -> Result<Self, ClientError> {
         let mut last = ClientError::Settings("no controller is given".to_owned());
         for client in &clients {
@@ -40,12 +40,12 @@ impl FollowedDirectory {
         Err(last)
     }
 
-    /// The last directory.
+    /// Receiver of the last directory.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Directory>> {
         self.sender.subscribe()
     }
 
-    /// Follows changes. Never returns; drop it to stop.
+    /// Follows changes of the directory. Never returns; stops when dropped.
     pub async fn run(mut self) -> Infallible {
         let (mut asked, mut is_heard) = (0, true);
         loop {

@@ -1,7 +1,8 @@
-//! The controller's routes: each caller's rights, and requests and answers in JSON.
+//! The controller's HTTP routes: rights of callers, and requests and answers in JSON.
 //!
-//! A node reports for itself alone; operators look, drain and change the network; any party may read
-//! the network and the directory. Leaves out: TLS and connections (`http`). Read [`router`] first.
+//! A node may report only for itself. Operators may view and change the network, and drain nodes.
+//! Any party may read the network and the directory. Leaves out: TLS and connections (`http`). Read
+//! [`router`] first.
 
 use super::wire::{
     DrainRequest, ErrorBody, EventView, EventsView, HealthView, LinkView, NetworkChange, NetworkVersion,
@@ -24,7 +25,7 @@ use axum::routing::{get, post};
 use std::time::Duration;
 use utoipa::OpenApi;
 
-/// The longest that a caller may wait for news.
+/// Longest time that a request may wait for news, in milliseconds.
 const WAIT_MAX_MS: u64 = 10_000;
 
 #[derive(OpenApi)]
@@ -72,7 +73,7 @@ impl Service for ControllerService {
     }
 }
 
-/// All routes. The caller's [`PeerIdentity`] must be among the request's extensions.
+/// All routes. The caller's [`PeerIdentity`] must be an extension of the request.
 pub(crate) fn router(service: ControllerService) -> Router {
     let routes = Router::new()
         .route("/v1/nodes/{node}/report", post(report))
@@ -152,7 +153,7 @@ async fn change(
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectoryQuery {
-    /// ETag of the directory that the caller has.
+    /// ETag of the caller's directory. The answer is delayed until the directory differs from it.
     etag: Option<String>,
     wait_ms: Option<u64>,
 }
@@ -193,7 +194,7 @@ async fn directory(
     }
 }
 
-/// Tag of a text: FNV-1a of 64 bits.
+/// ETag of a text: its 64-bit FNV-1a hash.
 pub(super) fn etag(text: &[u8]) -> String {
     let hash = anabranch_units::fnv1a(text.iter().copied());
     format!("{hash:016x}")

@@ -1,7 +1,8 @@
-//! State of a controller that outlives it: number of the lead, drained nodes, the network.
+//! State of a controller that survives restarts: number of the lead, drained nodes, the network.
 //!
-//! The state changes one decision after another; `anabranch_election` stores each before it takes
-//! effect. Leaves out: the store, and plans, which each lead computes itself. Read [`Registry`].
+//! The state changes by successive decisions. `anabranch_election` stores each decision before it
+//! takes effect. Leaves out: the store, and plans, which each lead computes itself. Read
+//! [`Registry`].
 
 use crate::description::Description;
 use anabranch_election::{Event, Machine};
@@ -12,10 +13,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// Period by which the election counts missed decisions; a registry decides by request alone.
+/// Period from which the election derives missed decisions. A registry decides only on request.
 const ROUND_TIME: Duration = Duration::from_secs(20);
 
-/// State of a controller that outlives it.
+/// State of a controller that survives restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ControllerState {
@@ -25,10 +26,11 @@ pub(super) struct ControllerState {
     pub(super) lead: u64,
     /// Names of the drained nodes.
     pub(super) draining: BTreeSet<String>,
-    /// Number of changes of the network, plus one. 0 in a store of before such changes.
+    /// Number of changes of the network, plus one. 0 in a store written before such changes
+    /// existed.
     #[serde(default)]
     pub(super) version: u64,
-    /// The network; `None` in a store of before changes at run time.
+    /// The network; `None` in a store written before the network was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) network: Option<Description>,
 }
@@ -41,19 +43,19 @@ impl StoredValue for ControllerState {
     }
 }
 
-/// The machine: see the module.
+/// State machine of the decisions. See the module.
 pub(super) struct Registry {
     head: ControllerState,
     decisions: VecDeque<Arc<ControllerState>>,
 }
 
 impl Registry {
-    /// The state after all decisions. The last ones may not be stored yet.
+    /// The state after all decisions, including decisions that are not stored yet.
     pub(super) const fn head(&self) -> &ControllerState {
         &self.head
     }
 
-    /// Decides on a state. Returns the number of the decision.
+    /// Makes `state` the next decision. Returns its number.
     pub(super) fn decide(&mut self, state: ControllerState) -> u64 {
         self.head = ControllerState { round: self.head.round + 1, ..state };
         self.decisions.push_back(Arc::new(self.head.clone()));
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn state_of_earlier_programs_is_read() {
+    fn state_of_earlier_versions_is_read() {
         let text = r#"{"round": 3, "lead": 2, "draining": ["r"]}"#;
         let kept: ControllerState = serde_json::from_str(text).expect("an earlier form");
         let next = Registry::begin(Instant::ZERO, &Arc::default(), 0, Some(&kept));

@@ -1,6 +1,6 @@
-//! The controller's questions to its store, and the effects of stored states.
+//! The controller's requests to its store, and the effects of stored states.
 //!
-//! Leaves out: the stores (`http::lease`), and which question is due (`election`).
+//! Leaves out: the stores (`http::lease`), and the choice of the next request (`election`).
 
 use super::registry::ControllerState;
 use super::{ControllerService, LeadState, State, lock};
@@ -12,11 +12,11 @@ use anabranch_units::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Parts of a lease in which one question is answered.
+/// Divisor of the lease duration for the timeout of one store request.
 const LEASE_PARTS: u32 = 3;
 
 impl ControllerService {
-    /// Takes the lead at once if the store has no other user.
+    /// Takes the lead at once if no other controller can use the store.
     ///
     /// Errors: a store that cannot be read or written.
     pub(super) fn lead_alone(&self) -> Result<(), LeaseError> {
@@ -34,7 +34,7 @@ impl ControllerService {
         Ok(())
     }
 
-    /// Asks the store, apart from the requests that are answered meanwhile.
+    /// Sends a request to the store. Other requests to the controller are served in the meantime.
     pub(super) async fn ask_store(&self, number: u64, ask: StoreRequest<ControllerState>) {
         let store = Arc::clone(&self.shared.store);
         let within = store.lease().map_or(std::time::Duration::MAX, |lease| lease / LEASE_PARTS);
@@ -70,7 +70,7 @@ impl ControllerService {
         self.shared.changed.notify_one();
     }
 
-    /// Takes over what the store has, and the lead.
+    /// Applies changes of the role and of the stored state.
     pub(super) fn take_turns(&self, state: &mut State) {
         let mut is_told = false;
         while let Some(turn) = state.replica.poll_turn() {
@@ -93,7 +93,7 @@ impl ControllerService {
             self.settle(state);
             self.publish(state);
             self.shared.told.notify_waiters();
-            // Followers of the directory look whether this controller leads.
+            // Waiting readers of the directory must check whether this controller still leads.
             self.shared.directory.send_modify(|_| ());
         }
     }
@@ -139,7 +139,7 @@ impl ControllerService {
         self.take_drains(state, &before, now);
     }
 
-    /// Drains the nodes that an operator empties or has removed, and fills the others.
+    /// Drains nodes that an operator has drained or removed, and ends the drain of all other nodes.
     fn take_drains(&self, state: &mut State, before: &ControllerState, now: Instant) {
         let layout = Arc::clone(&state.layout);
         let Some(lead) = &mut state.lead else { return };
@@ -164,7 +164,7 @@ impl ControllerService {
     }
 }
 
-/// The layout of a stored state; `None` if it is the present one.
+/// The layout of a stored state; `None` if it equals the current layout.
 fn layout(
     state: &State,
     kept: &ControllerState,

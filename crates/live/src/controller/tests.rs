@@ -1,4 +1,4 @@
-//! Stored states of a controller, its drains and its changes.
+//! Tests of a controller's stored states, drains and changes.
 
 use super::*;
 use crate::description::{ChannelEntry, LinkEntry};
@@ -18,11 +18,11 @@ fn description() -> Description {
     Description::from_toml(&text).expect("a good description")
 }
 
-/// A controller with its driver.
+/// Opens a controller and runs its driver.
 async fn start(config: &ControllerConfig) -> (ControllerService, tokio::task::JoinHandle<()>) {
     let mut tries = 0..100;
     let service = loop {
-        // A question of the last controller may still use its store.
+        // Requests of the previous controller may still be using its store.
         match ControllerService::open(config.clone()) {
             Ok(service) => break service,
             Err(error) => assert!(tries.next().is_some(), "{error}"),
@@ -47,7 +47,7 @@ fn channel(name: &str, mbps: u64) -> Change {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drains_at_the_same_time_outlive_the_controller() {
+async fn concurrent_drains_survive_a_controller_restart() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = ControllerConfig::new(description(), Some(&folder.path().join("live.redb")));
     let (service, driver) = start(&config).await;
@@ -70,7 +70,7 @@ async fn drains_at_the_same_time_outlive_the_controller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_outlive_the_controller() {
+async fn network_changes_survive_a_controller_restart() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = ControllerConfig::new(description(), Some(&folder.path().join("live.redb")));
     let (service, driver) = start(&config).await;
@@ -87,7 +87,7 @@ async fn changes_outlive_the_controller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_editors_one_is_refused() {
+async fn only_one_of_concurrent_changes_is_accepted() {
     let (service, _driver) = start(&ControllerConfig::new(description(), None)).await;
     let edits = (0..8).map(|edit| {
         let service = service.clone();
@@ -105,7 +105,7 @@ async fn of_two_editors_one_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_change_is_refused_whole() {
+async fn request_with_a_bad_change_is_refused_completely() {
     let (service, _driver) = start(&ControllerConfig::new(description(), None)).await;
     let link =
         LinkEntry { from: "e1".to_owned(), to: "e2".to_owned(), capacity: BitRate::mbps(1), cost: 1.0 };

@@ -1,4 +1,4 @@
-//! The controller as operators see it: nodes, links, streams, events, metrics.
+//! The operators' view of the controller: nodes, links, streams, events, metrics.
 //!
 //! Leaves out: HTTP (`http`). Read [`super::wire`] first.
 
@@ -10,23 +10,23 @@ use anabranch_live_proto::{NodeId, Object};
 use std::collections::BTreeMap;
 
 impl ControllerService {
-    /// Lead and version of the network, with its description.
+    /// Lead, version and description of the network.
     ///
-    /// Errors: no state is known yet.
+    /// Errors: no state has been read from the store yet.
     pub(super) fn network(&self) -> Result<(u64, u64, Description), RequestRefusal> {
         let state = lock(&self.shared.state);
         let known = state.replica.known().ok_or_else(|| state.follows())?;
         Ok((known.lead, state.version, state.layout.description().clone()))
     }
 
-    /// Nodes as operators see them.
+    /// All nodes that are in the network or still report.
     ///
     /// Errors: another controller leads.
     pub(super) fn nodes(&self) -> Result<Vec<NodeView>, RequestRefusal> {
         let state = lock(&self.shared.state);
         let (LeadState { machine, .. }, layout) = state.leading()?;
         let nodes = layout.description().nodes.iter().zip((0..).map(NodeId));
-        // A removed node is shown until it has ended.
+        // A removed node is listed until its reports end.
         let shown = nodes.filter(|(_, node)| machine.is_reporting(*node) || !layout.is_removed(*node));
         let view = |(entry, node): (&crate::description::NodeEntry, NodeId)| NodeView {
             name: entry.name.clone(),
@@ -40,7 +40,7 @@ impl ControllerService {
         Ok(shown.map(view).collect())
     }
 
-    /// Links with the streams that nodes report on them.
+    /// All links, with the load of the streams that nodes report.
     ///
     /// Errors: another controller leads.
     pub(super) fn links(&self) -> Result<Vec<LinkView>, RequestRefusal> {
@@ -70,7 +70,7 @@ impl ControllerService {
         Ok(links.map(view).collect())
     }
 
-    /// Streams that nodes report.
+    /// All streams that nodes report.
     ///
     /// Errors: another controller leads.
     pub(super) fn streams(&self) -> Result<Vec<StreamView>, RequestRefusal> {
@@ -89,7 +89,7 @@ impl ControllerService {
         Ok(running(machine, layout).filter_map(view).collect())
     }
 
-    /// Events after this number, at most `wait` from now if there are none yet.
+    /// Events after this number. Waits for up to `wait` if there are none.
     pub(super) async fn events(&self, after: u64, wait: std::time::Duration) -> Vec<EventView> {
         let until = tokio::time::Instant::now() + wait;
         loop {
@@ -110,7 +110,7 @@ impl ControllerService {
         lock(&self.shared.state).rounds.iter().cloned().collect()
     }
 
-    /// Metrics in Prometheus' format.
+    /// Formats the metrics for Prometheus.
     pub(super) fn metrics(&self) -> String {
         let mut text = Metrics::default();
         let (nodes, links) = (self.nodes().unwrap_or_default(), self.links().unwrap_or_default());
@@ -142,7 +142,7 @@ impl ControllerService {
         text.text()
     }
 
-    /// The trouble that `/healthz` states.
+    /// The problem that `/healthz` reports; `None` if there is none.
     pub(super) fn trouble(&self) -> Option<String> {
         let nodes = match self.nodes() {
             Ok(nodes) => nodes,

@@ -1,7 +1,7 @@
 //! Bodies of the controller's requests and answers.
 //!
-//! Reports and messages are the control's own (`live_proto::control::messages`). Read [`NodeView`] and
-//! [`LinkView`] first.
+//! Reports and messages to nodes are defined in `live_proto::control::messages`. Read [`NodeView`]
+//! and [`LinkView`] first.
 
 use crate::description::{Change, Description};
 use anabranch_live_proto::Tier;
@@ -19,11 +19,11 @@ pub struct ReportReply {
     pub messages: Vec<ToNode>,
     /// Number of the controller's lead.
     pub lead: u64,
-    /// Version of the network. A node with an earlier one reads the network again.
+    /// Version of the network. A node with an earlier version reads the network again.
     pub network: u64,
 }
 
-/// The network, with the numbers by which a later one is known.
+/// The network's description, with its lead and version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NetworkView {
     /// Number of the leadership term in which this version came into force, or of a later term.
@@ -39,10 +39,11 @@ pub struct NetworkView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkChange {
-    /// Version that is changed. Another one is refused, so that editors do not overwrite each other.
+    /// Version to change. If the network has another version, the request is refused, so that
+    /// editors do not overwrite each other.
     pub version: u64,
-    /// Changes, made in this order, all of them or none: `{"set_node": …}`, `{"remove_node": "NAME"}`, and the
-    /// same for `link`, `group` and `channel`.
+    /// Changes, applied in order, all or none: `{"set_node": …}`, `{"remove_node": "NAME"}`, and
+    /// the same for `link`, `group` and `channel`.
     #[schema(value_type = Vec<Object>)]
     pub changes: Vec<Change>,
 }
@@ -50,38 +51,38 @@ pub struct NetworkChange {
 /// Version of a changed network.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NetworkVersion {
-    /// The new version; the present one if nothing differs.
+    /// The new version, or the current version if the changes have no effect.
     pub version: u64,
 }
 
-/// A node.
+/// State of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// `source`, `reflector` or `edge`.
+    /// Tier: `source`, `reflector` or `edge`.
     #[schema(value_type = String)]
     pub tier: Tier,
-    /// Whether it reports.
+    /// Whether the node's reports arrive.
     pub is_up: bool,
-    /// Whether an operator empties it.
+    /// Whether an operator drains the node.
     pub is_draining: bool,
-    /// Version of its tables.
+    /// Version of the node's tables.
     pub version: String,
-    /// Number of its streams.
+    /// Number of the node's streams.
     pub streams: u64,
-    /// Number of its viewers.
+    /// Number of the node's viewers.
     pub viewers: u64,
 }
 
 /// All nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodesView {
-    /// In the order of the description.
+    /// Nodes, in the order of the description.
     pub nodes: Vec<NodeView>,
 }
 
-/// A link.
+/// State of a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LinkView {
     /// Node that sends video.
@@ -90,11 +91,11 @@ pub struct LinkView {
     pub to: String,
     /// Declared capacity.
     pub capacity_bps: u64,
-    /// Capacity that the nodes report; 0 if the link has failed.
+    /// Capacity that the nodes estimate; 0 if the link has failed.
     pub believed_bps: u64,
-    /// Sum of the bitrates of its streams.
+    /// Sum of the bitrates of the link's streams.
     pub used_bps: u64,
-    /// Price of a Mbit/s.
+    /// Cost per Mbit/s.
     pub cost: f64, // tidy-allow: quantity (a price in any currency)
 }
 
@@ -105,77 +106,77 @@ pub struct StreamView {
     pub channel: String,
     /// Name of the rendition.
     pub rendition: String,
-    /// Its bitrate.
+    /// Bitrate of the stream.
     pub bitrate_bps: u64,
-    /// Node that receives it.
+    /// Node that receives the stream.
     pub node: String,
-    /// Node that sends it.
+    /// Node that sends the stream.
     pub parent: String,
 }
 
-/// Links and streams: the trees as they run.
+/// Links and streams of the running trees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TreesView {
-    /// In the order of the description.
+    /// Links, in the order of the description.
     pub links: Vec<LinkView>,
-    /// By node.
+    /// Streams, sorted by node.
     pub streams: Vec<StreamView>,
 }
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
-    /// Its number; the first is 1.
+    /// Number of the event; the first is 1.
     pub number: u64,
     /// Time of day, in milliseconds since 1970.
     pub unix_ms: u64,
     /// `silent`, `heard`, `places`, `tables`, `settled`, `drain`, `network` or `round`.
     pub kind: String,
-    /// The node that it is about.
+    /// Name of the node, if the event concerns one.
     pub node: Option<String>,
-    /// Its description.
+    /// Description of the event.
     pub text: String,
 }
 
-/// Events.
+/// A list of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventsView {
-    /// The oldest first.
+    /// Events, the oldest first.
     pub events: Vec<EventView>,
 }
 
 /// A round of the optimiser.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RoundView {
-    /// Its number.
+    /// Number of the round.
     pub number: u64,
-    /// Time of day of the plan, in milliseconds since 1970.
+    /// Time of day at which the plan was made, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Duration of the search.
+    /// Duration of the search, in seconds.
     pub took_s: f64,
-    /// Certified gap, as a share of the bound.
+    /// Certified gap to the optimum, as a share of the bound.
     pub gap_share: f64,
-    /// The same gap as a share of the cost.
+    /// Certified gap to the optimum, as a share of the plan's cost; none for a plan without cost.
     pub gap_of_cost_share: Option<f64>,
-    /// Requests of groups for objects.
+    /// Number of pairs of a group and a requested object.
     pub requests: u64,
-    /// Requests that the plan serves.
+    /// Number of these pairs that the plan serves.
     pub requests_served: u64,
-    /// Trees that stayed because another one saved too little.
+    /// Number of running trees that were kept because the planned tree saved too little.
     pub kept_trees: u64,
 }
 
-/// Rounds.
+/// A list of rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RoundsView {
-    /// The oldest first.
+    /// Rounds, the oldest first.
     pub rounds: Vec<RoundView>,
 }
 
-/// Request to empty a node, or to have it carry streams again.
+/// Request to start or end the drain of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
-    /// Whether the node is emptied.
+    /// True to start the drain, false to end it.
     pub drain: bool,
 }

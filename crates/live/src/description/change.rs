@@ -1,8 +1,9 @@
-//! Changes of a network at run time: nodes, links, groups and channels that come, change and go.
+//! Changes of a network at run time: nodes, links, groups and channels are added, changed and
+//! removed.
 //!
-//! Ids are places in the description, so an entry that goes keeps its place: [`RemovedEntries`]
-//! names it, and a later addition of the same name takes the place again. Leaves out: how changes
-//! travel and where they are stored (`controller`). Read [`Change`] and [`Layout::changed`] first.
+//! Ids are positions in the description, so a removed entry keeps its position. [`RemovedEntries`]
+//! lists removed entries, and a later addition of the same name reuses the position. Leaves out:
+//! transfer and storage of changes (`controller`). Read [`Change`] and [`Layout::changed`] first.
 
 use super::{ChannelEntry, Description, DescriptionError, GroupEntry, Layout, LinkEntry, NodeEntry};
 use anabranch_live_proto::NodeId;
@@ -16,49 +17,50 @@ pub const CHANGES_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
-    /// Adds a node, or replaces the entry of this name. The tier of a name stays.
+    /// Adds a node, or replaces the entry with this name. The tier of a name cannot change.
     SetNode(NodeEntry),
-    /// Removes a node: its streams move, and it takes no new one.
+    /// Removes a node. Its streams move, and it gets no new streams.
     RemoveNode(String),
-    /// Adds a link, or replaces capacity and price of the link between these nodes.
+    /// Adds a link, or replaces the capacity and cost of the link between these nodes.
     SetLink(LinkEntry),
-    /// Removes a link: its streams move.
+    /// Removes a link. Its streams move.
     RemoveLink {
         /// Node that sends video.
         from: String,
         /// Node that receives video.
         to: String,
     },
-    /// Adds a group of viewers, or replaces the group of this name.
+    /// Adds a group of viewers, or replaces the group with this name.
     SetGroup(GroupEntry),
-    /// Removes a group: its viewers count as of the group for all other addresses.
+    /// Removes a group. Its viewers then belong to the group for all other addresses.
     RemoveGroup(String),
-    /// Adds a channel, or replaces the renditions of this name. The bitrate of a rendition stays.
+    /// Adds a channel, or replaces the renditions of the channel with this name. The bitrate of an
+    /// existing rendition cannot change.
     SetChannel(ChannelEntry),
-    /// Removes a channel: its streams end.
+    /// Removes a channel. Its streams end.
     RemoveChannel(String),
 }
 
-/// Entries of a description that count no longer, and keep their places.
+/// Removed entries of a description. They keep their positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemovedEntries {
-    /// Names of nodes.
+    /// Names of removed nodes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub nodes: BTreeSet<String>,
-    /// Ends of links.
+    /// Sender and receiver of removed links.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub links: BTreeSet<(String, String)>,
-    /// Names of groups.
+    /// Names of removed groups.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub groups: BTreeSet<String>,
-    /// Names of channels.
+    /// Names of removed channels.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub channels: BTreeSet<String>,
 }
 
 impl RemovedEntries {
-    /// Whether all entries count.
+    /// Whether no entry is removed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -68,7 +70,7 @@ impl RemovedEntries {
     }
 }
 
-/// Puts an entry in the place of the one with the same key, or last. Returns the earlier entry.
+/// Replaces the entry with the same key, or appends the new entry. Returns the replaced entry.
 fn put<T>(entries: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) -> Option<T> {
     match entries.iter_mut().find(|entry| is_same(entry)) {
         Some(entry) => Some(std::mem::replace(entry, new)),
@@ -147,7 +149,7 @@ impl Description {
 }
 
 impl Layout {
-    /// The network after these changes, in their order: all of them, or none.
+    /// Applies changes in order, all or none. Returns the changed network.
     ///
     /// Errors: see [`DescriptionError`].
     pub fn changed(&self, changes: Vec<Change>) -> Result<Self, DescriptionError> {
@@ -326,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changed_layouts_extend_each_other(
+        fn changed_layout_extends_the_earlier_layout(
             requests in prop::collection::vec(prop::collection::vec(changes(), 0..4), 0..12),
         ) {
             let mut now = layout();

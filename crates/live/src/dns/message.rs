@@ -1,7 +1,7 @@
-//! Messages of DNS: a question in, its answer out.
+//! DNS messages: parses queries and writes answers.
 //!
 //! Source: RFC 1035, section 4; RFC 6891 (EDNS); RFC 7871 (client subnet). Leaves out: sockets, and
-//! what a name means (`directory::names`). Read [`Responder`].
+//! the meaning of names (`directory::names`). Read [`Responder`].
 
 use anabranch_live_proto::directory::names::{Outcome, RecordKind, Resolution, Zone};
 use anabranch_live_proto::directory::{CLIENT_SUBNET_CODE, ClientSubnet, Directory};
@@ -12,32 +12,32 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder, DecodeError};
 use std::net::IpAddr;
 
-/// Longest answer over UDP, which no path has to cut into fragments (DNS flag day 2020).
+/// Longest answer over UDP in bytes. No path needs to fragment such answers (DNS flag day 2020).
 const UDP_BYTES_MAX: u16 = 1_232;
-/// Longest answer over UDP to a client without EDNS (RFC 1035, section 4.2.1).
+/// Longest answer over UDP to a client without EDNS, in bytes (RFC 1035, section 4.2.1).
 const PLAIN_UDP_BYTES_MAX: u16 = 512;
-/// Most records behind a question: clients send OPT, and perhaps a signature.
+/// Most additional records in a query. Clients send OPT, and possibly a signature.
 const ADDITIONAL_MAX: u16 = 4;
-/// Times of the start of authority: refresh, retry, expire. No server copies the zone.
+/// Timers in the start of authority: refresh, retry, expire. No secondary server uses them.
 const SOA_TIMES_S: [i32; 3] = [3_600, 600, 86_400];
 
-/// Transport of a question.
+/// Transport of a query.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
     Tcp,
 }
 
-/// An answer on the wire.
+/// An encoded answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) bytes: Vec<u8>,
     pub(super) code: ResponseCode,
-    /// Whether the answer was too long: the asker must repeat the question over TCP.
+    /// Whether the answer was truncated, so that the client must repeat the query over TCP.
     pub(super) is_truncated: bool,
 }
 
-/// Answers questions about one zone.
+/// Answers queries about one zone.
 #[derive(Clone, Debug)]
 pub(super) struct Responder {
     zone: Zone,
@@ -47,7 +47,7 @@ pub(super) struct Responder {
     contact: Name,
 }
 
-/// EDNS of a question.
+/// EDNS parameters of a query.
 #[derive(Copy, Clone, Debug)]
 struct QuestionEdns {
     payload_bytes_max: u16,
@@ -55,13 +55,13 @@ struct QuestionEdns {
     subnet: Option<ClientSubnet>,
 }
 
-/// A question as far as it can be read.
+/// The parsed parts of a query message.
 struct Question {
     query: Query,
     edns: Option<QuestionEdns>,
 }
 
-/// A record behind a question.
+/// A record in the additional section of a query.
 struct AdditionalRecord<'a> {
     name: Name,
     kind: u16,
@@ -71,9 +71,9 @@ struct AdditionalRecord<'a> {
 }
 
 impl Responder {
-    /// Answers for `zone`, whose records live for `ttl_s` seconds.
+    /// Creates a responder for `zone`, whose records have a time to live of `ttl_s` seconds.
     ///
-    /// Panics: never; a zone's name leaves room for a label.
+    /// Panics: never, as a zone's name leaves room for a label.
     pub(super) fn new(zone: Zone, ttl_s: u32) -> Self {
         let name = |first: &[&str]| {
             let labels = first.iter().copied().chain(zone.labels().iter().map(String::as_str));
@@ -86,8 +86,8 @@ impl Responder {
         Self { zone, ttl_s, apex, server, contact }
     }
 
-    /// The answer to a message from `from`. `None` for a message that is no question: an answer to it
-    /// could go back and forth between two servers.
+    /// Answers a message from `from`. `None` if the message is not a query: an answer could start a
+    /// loop between two servers.
     pub(super) fn answer(
         &self,
         directory: &Directory,
@@ -122,7 +122,7 @@ impl Responder {
         Some(encode(&response, bytes_max))
     }
 
-    /// Fills in the response, and returns its scope.
+    /// Fills in the response, and returns the scope of its answer.
     fn resolve(
         &self,
         directory: &Directory,
@@ -177,7 +177,7 @@ impl Responder {
         scope
     }
 
-    /// Start of authority. Its serial number follows the directory's version.
+    /// The start of authority record. Its serial number is derived from the directory's version.
     fn authority(&self, directory: &Directory) -> RData {
         let version = directory.version();
         let serial = (version.lead << 20).wrapping_add(version.decision) as u32;
@@ -203,7 +203,7 @@ fn edns(asked: QuestionEdns, scope: u8) -> Edns {
     edns
 }
 
-/// Writes a response. One that is too long has its question only, and the bit that says so.
+/// Encodes a response. If it is too long, only the question is kept, and the truncation bit is set.
 fn encode(response: &Message, bytes_max: u16) -> Reply {
     let code = response.metadata.response_code;
     let write = |message: &Message| message.to_vec().expect("names and records are in their limits");
@@ -214,7 +214,7 @@ fn encode(response: &Message, bytes_max: u16) -> Reply {
     Reply { bytes: write(&response.truncate()), code, is_truncated: true }
 }
 
-/// Reads the question behind a header. `None` for a message with a fault.
+/// Reads the sections after a header. `None` for a malformed message.
 fn read(decoder: &mut BinDecoder<'_>, header: &Header) -> Option<Question> {
     let counts = header.counts;
     if counts.queries != 1 || counts.answers != 0 || counts.authorities != 0 {
@@ -230,7 +230,7 @@ fn read(decoder: &mut BinDecoder<'_>, header: &Header) -> Option<Question> {
         if record.kind != u16::from(RecordType::OPT) {
             continue;
         }
-        // RFC 6891, section 6.1.1: one OPT record, at the root.
+        // RFC 6891, section 6.1.1: at most one OPT record, with the root as its name.
         if edns.is_some() || !record.name.is_root() {
             return None;
         }
@@ -251,7 +251,7 @@ fn additional<'a>(decoder: &mut BinDecoder<'a>) -> Result<AdditionalRecord<'a>, 
     Ok(AdditionalRecord { name, kind, class, ttl, data })
 }
 
-/// The client subnet among the options of EDNS. `None` for options with a fault.
+/// The client subnet among the EDNS options. The outer `None` means malformed options.
 fn client_subnet(mut options: &[u8]) -> Option<Option<ClientSubnet>> {
     let mut subnet = None;
     while !options.is_empty() {
@@ -269,10 +269,10 @@ fn client_subnet(mut options: &[u8]) -> Option<Option<ClientSubnet>> {
     Some(subnet)
 }
 
-/// Answers a message over both transports. Returns whether the answer has no error.
+/// Answers a message over both transports. Returns whether the answer has no error code.
 ///
-/// Panics: if an answer cannot be read, belongs to another question, or is longer than the
-/// transport or a small multiple of the question allows.
+/// Panics: if an answer cannot be parsed, has another id, or exceeds the limit of the transport or
+/// of amplification.
 #[doc(hidden)]
 pub fn exercise(bytes: &[u8]) -> bool {
     use anabranch_live_proto::directory::exercise::sample;
@@ -287,7 +287,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
     for reply in [&udp, &tcp] {
         match Message::from_vec(&reply.bytes) {
             Ok(read) => assert_eq!(read.metadata.id.to_be_bytes()[..], bytes[..2]),
-            // The library reads no client subnet of family 0, which the answer repeats.
+            // The library cannot parse a client subnet of family 0, which the answer repeats.
             Err(error) => assert!(matches!(error, DecodeError::UnknownAddressFamily(0)), "{error}"),
         }
     }

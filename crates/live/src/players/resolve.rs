@@ -1,4 +1,4 @@
-//! A question to a DNS server, with the viewer's network.
+//! A query to a DNS server with the viewer's client subnet.
 //!
 //! Source: RFC 1035; RFC 7871 (client subnet). Leaves out: recursion, caches, TCP. Read [`resolve`].
 
@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
 
-/// Time for an answer before the question is sent again.
+/// Longest wait for an answer before the query is sent again.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Times that a question is sent.
+/// Number of times that a query is sent.
 const TRIES: u32 = 3;
-/// Longest answer.
+/// Longest answer in bytes.
 const ANSWER_BYTES_MAX: usize = 4_096;
 
-/// IPv4 addresses of `name`, or its IPv6 addresses if it has no other.
+/// IPv4 addresses of `name`, or IPv6 addresses if it has no IPv4 addresses.
 ///
-/// Errors: a name that is none; no answer; an answer with an error code; the system's.
+/// Errors: an invalid name; no answer; an answer with an error code; an error of the system.
 pub(super) async fn resolve(
     server: SocketAddr,
     name: &str,
@@ -59,7 +59,7 @@ async fn ask(server: SocketAddr, query: Query, subnet: Option<AddressPrefix>) ->
         let deadline = Instant::now() + ANSWER_TIME;
         while let Ok(received) = timeout_at(deadline, socket.recv(&mut buffer)).await {
             let Ok(answer) = Message::from_vec(&buffer[..received?]) else { continue };
-            // Another question's answer, or a forged one.
+            // The answer belongs to another query, or is forged.
             if answer.metadata.id != message.metadata.id || answer.queries != [query.clone()] {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! One player with its sockets.
+//! One player and its sockets.
 
 use super::resolve::resolve;
 use super::{PlayerReport, PlayerSpec, Progress, wall_clock};
@@ -16,12 +16,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// News of requests that wait for the player.
+/// Most events of requests that wait for the player.
 const NEWS_MAX: usize = 16;
-/// Servers to whom a player keeps connections.
+/// Most servers to which a player keeps connections open.
 const SERVERS_MAX: usize = 16;
 
-/// News of a request, with its arrival.
+/// An event of a request, with the time at which it occurred.
 struct RequestNews {
     at: tokio::time::Instant,
     event: Event,
@@ -47,7 +47,7 @@ pub(super) struct Session {
     pub stopped: watch::Receiver<bool>,
 }
 
-/// A player's part of the sums over all players.
+/// Values of one player that are already counted in the sums over all players.
 #[derive(Default)]
 struct PlayerSums {
     has_joined: bool,
@@ -59,7 +59,7 @@ struct PlayerSums {
 }
 
 impl PlayerSums {
-    /// Adds the player's news to the sums.
+    /// Adds the changes since the last call to the sums.
     fn count(&mut self, player: &Player, progress: &Progress) {
         let now = Self {
             has_joined: player.has_joined(),
@@ -75,21 +75,21 @@ impl PlayerSums {
         progress.video_bytes.fetch_add(now.video.as_u64() - self.video.as_u64(), Relaxed);
         progress.failed.fetch_add(now.counts.failed - self.counts.failed, Relaxed);
         progress.edge_changes.fetch_add(now.counts.edge_changes - self.counts.edge_changes, Relaxed);
-        // A bitrate can fall: the sum wraps around below its old value.
+        // The bitrate may have fallen. Wrapping addition then lowers the sum.
         let change = now.watched.as_bps().wrapping_sub(self.watched.as_bps());
         progress.watched_bps.fetch_add(change, Relaxed);
         *self = now;
     }
 }
 
-/// Requests and connections of a player.
+/// Requests and connections of one player.
 struct Sockets {
-    /// Host of the only URL, if DNS names its edges.
+    /// Host in the player's only URL, if DNS is asked for the edges.
     name: Option<String>,
     addresses: Vec<IpAddr>,
-    /// Authorities of servers over TLS.
+    /// Certificate authorities of TLS servers.
     trust: Option<ServerTrust>,
-    /// By edge, if DNS names it, and server.
+    /// Servers by edge, if DNS is asked for the edges, and by URL.
     servers: BTreeMap<(Option<usize>, String), Origin>,
     requests: BTreeMap<RequestId, AbortHandle>,
     resolving: Option<AbortHandle>,
@@ -97,7 +97,7 @@ struct Sockets {
 }
 
 impl Session {
-    /// Plays. Returns `None` if the run is stopped before the player opens.
+    /// Runs the player. Returns `None` if the run stops before the player opens.
     pub(super) async fn run(mut self) -> Option<PlayerReport> {
         tokio::select! {
             () = tokio::time::sleep_until(self.opens_at) => {}
@@ -149,7 +149,8 @@ impl Session {
             };
             match news {
                 Some(news) => {
-                    // Requests report side by side: time does not run backwards for the player.
+                    // Events of concurrent requests may be out of order, but the player's time must
+                    // not decrease.
                     now = now.max(Instant::from_std(news.at - epoch));
                     self.take(now, &mut player, &mut sockets, news.event);
                 }
@@ -199,7 +200,7 @@ impl Sockets {
         let task = tokio::spawn(async move {
             let report = async |event| {
                 let at = tokio::time::Instant::now();
-                // A player that is gone needs no news.
+                // A player that has ended needs no event.
                 let _ = news.send(RequestNews { at, event }).await;
             };
             let Some((origin, target)) = asked else {
@@ -229,7 +230,7 @@ impl Sockets {
         self.requests.insert(id, task.abort_handle());
     }
 
-    /// The server of a request, with the player's connections to it.
+    /// The server for a request, whose connections the player reuses.
     fn server(&mut self, get: &Get, url: &str) -> Option<Origin> {
         let is_named = self.name.is_some() && host(url) == self.name.as_deref();
         let address = self.addresses.get(get.edge).copied().filter(|_| is_named);

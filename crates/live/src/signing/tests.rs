@@ -1,4 +1,4 @@
-//! Signatures, good and forged.
+//! Tests of valid and forged signatures.
 
 use super::*;
 use anabranch_testing::replay;
@@ -21,7 +21,7 @@ fn viewer() -> IpAddr {
 }
 
 #[test]
-fn signature_covers_everything_below_its_path() {
+fn signature_covers_all_paths_below_its_path() {
     let secrets = secrets(SECRET);
     let check = |target: &str| secrets.check(target, END - 1, viewer()).map(str::to_owned);
     for path in ["/news", "/news/"] {
@@ -41,7 +41,7 @@ fn signature_covers_everything_below_its_path() {
 }
 
 #[test]
-fn signature_ends_in_time() {
+fn signature_expires_at_its_end_time() {
     let secrets = secrets(SECRET);
     let target = secrets.sign(&grant("/news")).expect("a path") + "/news/index.m3u8";
     assert!(secrets.check(&target, END - 1, viewer()).is_ok());
@@ -51,7 +51,7 @@ fn signature_ends_in_time() {
 }
 
 #[test]
-fn signature_holds_for_its_clients_alone() {
+fn signature_is_valid_for_its_client_addresses_only() {
     let secrets = secrets(SECRET);
     for (prefix, inside, outside) in [
         ("192.0.2.0/24", "192.0.2.7", "192.0.3.7"),
@@ -70,7 +70,7 @@ fn signature_holds_for_its_clients_alone() {
 }
 
 #[test]
-fn both_secrets_are_good_and_the_first_one_signs() {
+fn both_secrets_verify_and_the_first_secret_signs() {
     let (old, both, new) =
         (secrets(SECRET), secrets(&format!("# rotation\n{OTHER}\n\n{SECRET}\n")), secrets(OTHER));
     let signed = |secrets: &SigningSecrets| secrets.sign(&grant("/news")).expect("a path") + "/news/x";
@@ -84,7 +84,7 @@ fn both_secrets_are_good_and_the_first_one_signs() {
 }
 
 #[test]
-fn bad_files_and_paths_are_refused() {
+fn invalid_secret_files_and_paths_are_refused() {
     let refused = |text: &str| SigningSecrets::read(text).expect_err("a bad file");
     assert_eq!(refused(&SECRET[1..]), SecretFileError::BadSecret(1, 31));
     assert_eq!(refused(&format!("\n{SECRET} x")), SecretFileError::BadSecret(2, 34));
@@ -117,7 +117,7 @@ proptest! {
         target[at] = byte;
         let target = String::from_utf8(target).expect("ASCII");
         let checked = secrets.check(&target, 0, viewer());
-        // The path below the covered one is free.
+        // The path below the covered path may change, as it is not signed.
         let is_free = target.starts_with(&format!("{signed}/news")) && matches!(byte, b'?');
         prop_assert!(checked.is_err() || is_free, "{}", target);
     }

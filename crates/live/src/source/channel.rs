@@ -1,4 +1,4 @@
-//! One rendition of a channel: its packager or importer behind a lock, with the requests that wait.
+//! One rendition of a channel: its packager or importer behind a lock, and the waiting requests.
 //!
 //! Read [`Channel`].
 
@@ -18,7 +18,7 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex as QueueMutex, Notify};
 
-/// Channel and rendition, as in `/CHANNEL/RENDITION/index.m3u8`.
+/// Names of channel and rendition, as in `/CHANNEL/RENDITION/index.m3u8`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChannelPath {
     pub channel: String,
@@ -31,19 +31,19 @@ impl fmt::Display for ChannelPath {
     }
 }
 
-/// A rendition that is published or pulled, or was.
+/// A rendition that is or was published or pulled.
 pub(super) struct Channel {
     pub path: ChannelPath,
-    /// Whether the rendition is pulled from an origin, so that nobody may publish it.
+    /// Whether the rendition is pulled from an origin, so that publishers are refused.
     pub is_pulled: bool,
     state: Mutex<State>,
-    /// Rung by requests for a pulled rendition that rests.
+    /// Notified by requests for a paused pulled rendition.
     pub asked: Notify,
-    /// Uploaded files of one publisher, one after the other.
+    /// Held while a publisher's file is uploaded, so that files do not interleave.
     pub files: QueueMutex<()>,
 }
 
-/// Where a rendition's media come from.
+/// Source of a rendition's media.
 enum Input {
     Published(Box<Packager>),
     Pulled(Box<Importer>),
@@ -60,34 +60,34 @@ impl Input {
 
 struct State {
     input: Input,
-    /// Requests without their last answer. A request's queue holds one segment at most.
+    /// Requests without their last answer. The queue of a request holds at most one segment.
     requests: BTreeMap<RequestId, UnboundedSender<Answer>>,
     next_request: u64,
-    /// The publisher that is connected.
+    /// The connected publisher.
     publisher: Option<Publisher>,
     next_publisher: u64,
-    /// When the last byte came.
+    /// Time at which the last byte arrived.
     last_byte_at: Instant,
     is_ended: bool,
-    /// `None` before the first request.
+    /// Time of the last request. `None` before the first.
     last_request_at: Option<Instant>,
-    /// Whether media have come since the import began or rested.
+    /// Whether media have arrived since the import started or last paused.
     is_fresh: bool,
 }
 
 struct Publisher {
     number: u64,
-    /// Rung when another publisher takes its place.
+    /// Notified when another publisher replaces this publisher.
     replaced: Arc<Notify>,
 }
 
-/// A publisher's turn at a channel.
+/// The right of one publisher to write a channel.
 pub(super) struct PublisherTurn {
     pub number: u64,
     pub replaced: Arc<Notify>,
 }
 
-/// A request, cancelled when it is dropped.
+/// A request. Dropping it cancels the request.
 pub(super) struct Request {
     channel: Arc<Channel>,
     id: RequestId,
@@ -116,7 +116,7 @@ impl Drop for Request {
 }
 
 impl Channel {
-    /// A channel without media.
+    /// Creates a published channel without media.
     ///
     /// Errors: a setting out of its range.
     pub fn new(path: ChannelPath, now: Instant, config: PackagerConfig) -> Result<Arc<Self>, PackageError> {
@@ -124,7 +124,7 @@ impl Channel {
         Ok(Self::with_input(path, now, Input::Published(packager)))
     }
 
-    /// A channel that is pulled, without media.
+    /// Creates a pulled channel without media.
     pub fn pulled(path: ChannelPath, now: Instant, importer: Importer) -> Arc<Self> {
         Self::with_input(path, now, Input::Pulled(Box::new(importer)))
     }
@@ -146,14 +146,14 @@ impl Channel {
         Arc::new(Self { path, is_pulled, state, asked, files })
     }
 
-    /// One call of the packager, and its answers.
+    /// Calls the packager or importer, then forwards its answers.
     fn with<T>(&self, call: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = call(&mut state);
         while let Some((id, answer)) = state.input.rendition().poll_answer() {
             let is_last = matches!(answer, Answer::End | Answer::Aborted);
             if let Some(to) = state.requests.get(&id) {
-                // A client that is gone cancels its request.
+                // A client that has disconnected cancels its request itself.
                 let _ = to.send(answer);
             }
             if is_last {
@@ -163,7 +163,7 @@ impl Channel {
         result
     }
 
-    /// Asks for a resource.
+    /// Requests a resource.
     pub fn request(self: &Arc<Self>, now: Instant, name: Name, directives: DeliveryDirectives) -> Request {
         let (to, answers) = unbounded_channel();
         let id = self.with(|state| {
@@ -178,13 +178,13 @@ impl Channel {
         Request { channel: Arc::clone(self), id, answers }
     }
 
-    /// Wakes a pulled rendition that rests.
+    /// Wakes a paused pulled rendition.
     pub fn ask(&self, now: Instant) {
         self.with(|state| state.last_request_at = Some(now));
         self.asked.notify_one();
     }
 
-    /// Begins the turn of a publisher, which ends the one before.
+    /// Begins the turn of a publisher, and ends the turn of the previous publisher.
     pub fn begin_turn(&self) -> PublisherTurn {
         self.with(|state| {
             let number = state.next_publisher;
@@ -201,14 +201,14 @@ impl Channel {
         })
     }
 
-    /// Ends a publisher's turn, if it still has it.
+    /// Ends a publisher's turn, unless another publisher has replaced it.
     pub fn end_turn(&self, number: u64) {
         self.with(|state| {
             state.publisher.take_if(|publisher| publisher.number == number);
         });
     }
 
-    /// Takes bytes of the publisher with this number. Bytes of a replaced publisher are ignored.
+    /// Takes bytes of the publisher with this number. Bytes of replaced publishers are ignored.
     ///
     /// Errors: [`PackageError`]; the publisher's connection must be closed.
     pub fn publish(&self, now: Instant, number: u64, bytes: &[u8]) -> Result<(), PackageError> {
@@ -224,7 +224,7 @@ impl Channel {
         })
     }
 
-    /// One call of the importer of a pulled rendition.
+    /// Calls the importer of a pulled rendition.
     pub fn import<T>(&self, call: impl FnOnce(&mut Importer) -> T) -> T {
         self.with(|state| {
             let Input::Pulled(importer) = &mut state.input else {
@@ -236,7 +236,7 @@ impl Channel {
         })
     }
 
-    /// Begins with a new importer, whose numbers continue the old one's. Waiting requests fail.
+    /// Replaces the importer by one whose numbers continue the old numbers. Waiting requests fail.
     pub fn renew(&self, importer: Importer) {
         self.with(|state| {
             state.requests.clear();
@@ -245,17 +245,18 @@ impl Channel {
         });
     }
 
-    /// Notes that media have come.
+    /// Records that media have arrived.
     pub fn refresh(&self) {
         self.with(|state| state.is_fresh = true);
     }
 
-    /// Whether media have come since the import began or rested.
+    /// Whether media have arrived since the import started or last paused.
     pub fn is_fresh(&self) -> bool {
         self.with(|state| state.is_fresh)
     }
 
-    /// Whether the import rests, as no request came for `idle`. The window is then stale.
+    /// Whether the import must pause, as no request arrived for `idle`. The window then counts as
+    /// stale.
     pub fn rests(&self, now: Instant, idle: Duration) -> bool {
         self.with(|state| {
             let is_idle = state.last_request_at.is_none_or(|at| now.saturating_since(at) >= idle);
@@ -265,8 +266,8 @@ impl Channel {
         })
     }
 
-    /// Refuses requests that have waited too long, and ends the stream after `silence` without a
-    /// publisher. Returns whether the stream ends now.
+    /// Refuses requests that have waited too long. Ends the stream after `silence` without a
+    /// publisher. Returns whether the stream has just ended.
     pub fn handle_timeout(&self, now: Instant, silence: Duration) -> bool {
         self.with(|state| {
             state.input.rendition().handle_timeout(now);
@@ -285,17 +286,17 @@ impl Channel {
         self.with(|state| state.is_ended)
     }
 
-    /// Numbers from which the next stream continues.
+    /// Last numbers of the stream, from which the next stream continues.
     pub fn predecessor(&self) -> Option<Predecessor> {
         self.with(|state| state.input.rendition().predecessor())
     }
 
-    /// Peak segment bit rate so far. `None` before the first whole segment.
+    /// Peak segment bit rate so far. `None` until complete segments last half the target together.
     pub fn peak_rate(&self) -> Option<BitRate> {
         self.with(|state| state.input.rendition().peak_rate())
     }
 
-    /// Codecs and picture size of the newest segments, as far as they are known.
+    /// Codecs and picture size of the newest segments, as far as known.
     pub fn codecs(&self) -> CodecInfo {
         self.with(|state| state.input.rendition().codecs().cloned().unwrap_or_default())
     }

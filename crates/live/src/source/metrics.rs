@@ -1,17 +1,18 @@
-//! A source's metrics. Bytes that nodes fetch are counted by the nodes.
+//! Metrics of a source. Bytes that nodes fetch are counted by the nodes.
 
 use anabranch_http::metrics::{Counter, Counters, Histogram, Metrics, seconds};
 
-/// Cause for which an upload failed.
+/// Cause of a failed upload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// No room for the rendition, or for the files of its publisher.
+    /// The limit of renditions is reached, or the publisher's earlier files are still being
+    /// uploaded.
     Full,
     /// The connection broke.
     Lost,
-    /// The bytes are no stream that the packager takes.
+    /// The packager refused the bytes.
     Refused,
-    /// Another publisher took over.
+    /// Another publisher replaced this publisher.
     Replaced,
     /// The publisher sent nothing.
     Silent,
@@ -37,9 +38,9 @@ impl Cause {
 /// Metrics of a source since its start.
 #[derive(Debug)]
 pub(super) struct SourceMetrics {
-    /// Bytes of streams and files that publishers sent.
+    /// Bytes of streams and files received from publishers.
     pub(super) published_bytes: Counter,
-    /// Duration of uploads that ended well.
+    /// Duration of successful uploads.
     pub(super) upload_seconds: Histogram,
     failures: Counters<1>,
 }
@@ -59,7 +60,7 @@ impl SourceMetrics {
         self.failures.of([cause.label()]).inc();
     }
 
-    /// Returns the metrics of a source with this number of running streams as text.
+    /// Formats the metrics of a source with this number of running streams.
     pub(super) fn text(&self, streams: usize) -> String {
         let mut all = Metrics::default();
         all.gauge("live_source_streams", "Streams of renditions under way", streams);

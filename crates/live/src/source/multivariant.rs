@@ -10,13 +10,14 @@ use anabranch_units::BitRate;
 /// Content steering of a source's multivariant playlists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSteering {
-    /// Base of the steering server, as players reach it: `https://steer.example`.
+    /// Base URL of the steering server, as players reach it: `https://steer.example`.
     pub server: String,
-    /// Name and base URL of each edge; the first one serves until the server is asked.
+    /// Name and base URL of each edge. Players use the first edge until they ask the steering
+    /// server.
     pub pathways: Vec<(String, String)>,
 }
 
-/// A rendition with media.
+/// A rendition with media, for the playlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedRendition {
     pub rendition: String,
@@ -24,8 +25,9 @@ pub(super) struct ListedRendition {
     pub codecs: CodecInfo,
 }
 
-/// Playlist of a channel's renditions, the highest bitrate first. With steering each pathway has
-/// all renditions, or the highest ones if they are more than a playlist may list.
+/// Playlist of a channel's renditions, in order of decreasing bitrate. With steering, each pathway
+/// lists all renditions, or those with the highest bitrates if the playlist would have too many
+/// entries.
 pub(super) fn playlist(
     channel: &str,
     mut listed: Vec<ListedRendition>,
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pathway_has_the_same_renditions() {
+    fn each_pathway_lists_the_same_renditions() {
         let read = |renditions, edges| {
             let playlist = playlist("news", listed(renditions), Some(&steering(edges)));
             assert_eq!(MultivariantPlaylist::read(playlist.write().as_bytes()).as_ref(), Ok(&playlist));

@@ -17,21 +17,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Most bytes of a playlist that a publisher uploads; it is ignored.
+/// Most bytes of an uploaded playlist. Uploaded playlists are ignored.
 const IGNORED_BYTES_MAX: usize = 1 << 20;
 
 /// Kind of an upload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Upload {
-    /// `PUT /CHANNEL/RENDITION`: a stream that lasts as long as the programme.
+    /// `PUT /CHANNEL/RENDITION`: a stream that lasts as long as the broadcast.
     Stream,
     /// `PUT /CHANNEL/RENDITION/FILE`: an initialisation section or a segment.
     File,
-    /// A playlist: the source writes its own.
+    /// A playlist, which is ignored because the source writes its own playlists.
     Ignored,
 }
 
-/// Ends a publisher's turn when it is dropped, with one log line unless the end was orderly.
+/// Dropping the guard ends a publisher's turn, and logs the end unless it is already logged.
 struct TurnGuard<'a> {
     channel: &'a Channel,
     from: IpAddr,
@@ -43,13 +43,13 @@ impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         self.channel.end_turn(self.turn.number);
         if !self.is_logged {
-            // Encoders close the connection before they read the answer.
+            // Some encoders close the connection before they read the answer.
             tracing::info!("{}: publisher {} has closed its connection", self.channel.path, self.from);
         }
     }
 }
 
-/// Why an upload ends early.
+/// Reason why an upload ends early.
 enum UploadError {
     Refused(PackageError),
     Silent,
@@ -57,7 +57,7 @@ enum UploadError {
     Replaced,
 }
 
-/// Reads an upload to its end. Returns the status and line of the answer.
+/// Reads an upload to its end. Returns the status and body of the answer.
 pub(super) async fn upload(
     channel: &Arc<Channel>,
     metrics: &SourceMetrics,
@@ -69,7 +69,7 @@ pub(super) async fn upload(
     let _queued = match upload {
         Upload::Ignored => return ignore(body, silence_max).await,
         Upload::Stream => None,
-        // Muxers open the next file before the one before is acknowledged.
+        // Muxers start to upload a file before the previous file is acknowledged.
         Upload::File => match timeout(silence_max, channel.files.lock()).await {
             Ok(turn) => Some(turn),
             Err(_) => {
@@ -154,13 +154,13 @@ async fn ignore(mut body: Incoming, time: Duration) -> (StatusCode, String) {
     }
 }
 
-/// The next bytes of a body. `None` after its end.
+/// The next bytes of a body. `None` at its end.
 async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     loop {
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
         match frame.map(hyper::body::Frame::into_data) {
             Ok(Ok(bytes)) => return Some(Ok(bytes)),
-            // Trailers are of no use here.
+            // Trailers are ignored.
             Ok(Err(_)) => {}
             Err(error) => return Some(Err(error)),
         }

@@ -1,9 +1,9 @@
-//! Pulls from other origins: their playlists and media come in as renditions of this source.
+//! Pulls from other origins: their playlists and media become renditions of this source.
 //!
-//! A channel has one URL. A multivariant playlist gives the renditions `v1`, `v2`, … and, for
-//! separate sound, `a1`, `a2`, …; a media playlist gives the rendition `main`. Each rendition has an
-//! [`Importer`], whose requests are made here. Leaves out: subtitles; a set of renditions that
-//! changes. Read [`Pull`] and [`PulledChannel`] first.
+//! A channel has one URL. A multivariant playlist yields the renditions `v1`, `v2`, … and, for
+//! separate audio, `a1`, `a2`, …; a media playlist yields the rendition `main`. Each rendition has
+//! an [`Importer`], whose requests are sent here. Leaves out: subtitles; changes of the set of
+//! renditions. Read [`Pull`] and [`PulledChannel`] first.
 //!
 //! [`Importer`]: anabranch_live_proto::origin::Importer
 
@@ -29,16 +29,17 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant as Tick, sleep, sleep_until};
 
-/// First and last delay before an entry playlist is asked for again; random between half and all.
+/// First and last delay before an entry playlist is requested again. The actual delay is random
+/// between half of it and all of it.
 const RETRY_MIN: StdDuration = StdDuration::from_millis(500);
 const RETRY_MAX: StdDuration = StdDuration::from_secs(16);
-/// Pause between log lines about lost media of one rendition.
+/// Shortest interval between log lines about lost media of one rendition.
 const LOG_PAUSE: StdDuration = StdDuration::from_secs(10);
-/// Time for one answer of the origin as a whole: longer than any segment that is taken.
+/// Longest time for a complete answer of the origin. It exceeds the longest accepted segment.
 const FETCH_TIME: StdDuration = StdDuration::from_secs(90);
-/// Pause between looks at an origin that has ended its stream.
+/// Interval of the checks whether an ended origin has started a new stream.
 const ENDED_PAUSE: StdDuration = StdDuration::from_secs(5);
-/// Time for which a player's first request waits for the origin.
+/// Longest wait of a player's first request for the origin.
 pub(super) const START_TIME: StdDuration = StdDuration::from_secs(5);
 
 /// A channel and the URL from which it is pulled.
@@ -50,19 +51,19 @@ pub struct Pull {
     pub url: String,
 }
 
-/// Text that describes no [`Pull`].
+/// Reason why a text is not a valid [`Pull`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PullError {
-    /// Text without `=`.
+    /// The text has no `=`.
     NoUrl(String),
-    /// A channel that is no name.
+    /// The channel is not a valid name.
     BadChannel(String),
-    /// Text that is no URL of an HTTP server, or is longer than 8,192 bytes.
+    /// The URL is not of an HTTP server, or is longer than 8,192 bytes.
     BadUrl(String),
-    /// An HTTPS server, without authorities to check it by.
+    /// The URL is of an HTTPS server, but no certificate authorities are configured.
     NoTrust(String),
-    /// The channel is pulled twice.
+    /// The channel is configured twice.
     Twice(String),
 }
 
@@ -90,7 +91,7 @@ impl std::error::Error for PullError {}
 impl std::str::FromStr for Pull {
     type Err = PullError;
 
-    /// Reads `CHANNEL=URL`.
+    /// Parses `CHANNEL=URL`.
     ///
     /// Errors: [`PullError`].
     fn from_str(text: &str) -> Result<Self, PullError> {
@@ -111,7 +112,7 @@ impl Pull {
         if !is_name(&self.channel) {
             return Err(PullError::BadChannel(self.channel.clone()));
         }
-        // Servers have one form with TLS and without.
+        // Servers have the same form with and without TLS.
         let server = split(&self.url).map(|(server, _)| server.replacen("https://", "http://", 1));
         let is_url = server.is_some_and(|server| Origin::new(&server).is_ok());
         let is_good = is_url && self.url.len() <= URL_BYTES_MAX;
@@ -127,19 +128,19 @@ impl Pull {
     }
 }
 
-/// A channel that is pulled.
+/// A channel that is pulled from an origin.
 pub(super) struct PulledChannel {
     pull: Pull,
     client: OriginClient,
-    /// Multivariant playlist with the names of this source. `None` until the origin has answered,
-    /// and for a media playlist.
+    /// Multivariant playlist with this source's names. `None` until the origin has answered, and if
+    /// the entry is a media playlist.
     variants: Mutex<Option<MultivariantPlaylist>>,
-    /// Rung by requests of players.
+    /// Notified by requests of players.
     pub asked: Notify,
 }
 
 impl PulledChannel {
-    /// The channels of a configuration, with the authorities of HTTPS origins.
+    /// Creates the configured channels, with the certificate authorities of HTTPS origins.
     ///
     /// Errors: [`PullError`].
     pub fn all(pulls: &[Pull], trust: Option<&ServerTrust>) -> Result<Vec<Arc<Self>>, PullError> {
@@ -163,7 +164,7 @@ impl PulledChannel {
         self.variants.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Pulls, for ever. On demand the first request begins it.
+    /// Pulls for ever. On demand, the first request starts the pull.
     pub async fn run(self: Arc<Self>, shared: Arc<Shared>) {
         let is_on_demand = shared.config.pull_idle.is_some();
         let mut retries = Retries::new(shared.epoch_unix_ms);
@@ -201,7 +202,7 @@ impl PulledChannel {
         std::future::pending().await
     }
 
-    /// The playlist at the configured URL.
+    /// Fetches the playlist at the configured URL.
     async fn entry(&self) -> Result<Entry, FetchError> {
         let (text, url) = self.client.get(&self.pull.url, None).await?.text().await?;
         Entry::read(&text, url).map_err(FetchError::Playlist)
@@ -230,7 +231,7 @@ impl Retries {
     }
 }
 
-/// State of an origin for the log: one line when it fails, one when it answers again.
+/// Failure state of an origin, for the log: one line on failure, one line on recovery.
 struct Health {
     what: String,
     is_failing: bool,
@@ -273,8 +274,8 @@ struct Import {
     pulled: Arc<PulledChannel>,
     channel: Arc<Channel>,
     which: PlaylistRole,
-    /// URL of the media playlist. `None` before the first answer and after a failure: a session
-    /// number in it may have expired.
+    /// URL of the media playlist. `None` before the first answer and after a failure, as a session
+    /// number in the URL may have expired.
     playlist_url: Mutex<Option<String>>,
     health: Mutex<Health>,
     seed: u64,
@@ -310,7 +311,7 @@ impl Import {
         }
     }
 
-    /// Makes the importer's requests until the stream ends.
+    /// Sends the importer's requests until the stream ends.
     async fn import(self: &Arc<Self>) {
         let mut fetches = JoinSet::new();
         loop {
@@ -335,7 +336,7 @@ impl Import {
         }
     }
 
-    /// Waits for a request, where the import is on demand and no player has asked for a while.
+    /// Waits for a request if the import is on demand and no player has sent one recently.
     async fn rest(&self) {
         let Some(idle) = self.shared.config.pull_idle else { return };
         while self.channel.rests(self.shared.now(), idle) {
@@ -343,7 +344,7 @@ impl Import {
         }
     }
 
-    /// Whether an origin that has ended its stream has begun the next one.
+    /// Whether an origin whose stream has ended has started a new stream.
     async fn goes_on(&self) -> bool {
         let Ok(url) = self.media_url().await else { return false };
         let Ok(answer) = self.pulled.client.get(&url, None).await else {
@@ -407,7 +408,7 @@ impl Import {
         Ok(())
     }
 
-    /// Passes an answer on to the importer as it comes.
+    /// Passes an answer to the importer as its bytes arrive.
     async fn pass_on(&self, fetch: &Fetch, answer: &mut client::Answer) -> Result<(), FetchError> {
         let (channel, shared) = (&self.channel, &self.shared);
         while let Some(bytes) = answer.bytes().await? {
@@ -418,8 +419,8 @@ impl Import {
         taken.map_err(FetchError::Import)
     }
 
-    /// URL of the media playlist: the last one that worked, or else the one that the entry
-    /// playlist names now.
+    /// URL of the media playlist: the last URL that worked, or else the URL that the entry playlist
+    /// now contains.
     async fn media_url(&self) -> Result<String, FetchError> {
         if let Some(url) = self.lock_url().clone() {
             return Ok(url);

@@ -1,4 +1,4 @@
-//! Publishing tokens: which channels a publisher may write.
+//! Publishing tokens: they determine which channels a publisher may write.
 //!
 //! Read [`PublishTokens`].
 
@@ -8,23 +8,23 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use std::fmt;
 
-/// Shortest and longest token, in bytes.
+/// Allowed length of a token, in bytes.
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=256;
 /// Most lines of a token file.
 const TOKENS_MAX: usize = 1_024;
 /// Longest name of a channel or rendition, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Tokens of the channels that may be published.
+/// Tokens for publishing channels.
 ///
-/// A file has one line `CHANNEL TOKEN` for each token; the channel `*` stands for all channels.
-/// Empty lines and lines that begin with `#` are ignored.
+/// A file has one line `CHANNEL TOKEN` for each token; the channel `*` means all channels. Empty
+/// lines and lines that begin with `#` are ignored.
 #[derive(Clone, Default)]
 pub struct PublishTokens {
     tokens: Vec<(String, String)>,
 }
 
-/// Line of a token file that is refused.
+/// Reason why a token file is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenFileError {
@@ -33,23 +33,23 @@ pub enum TokenFileError {
         /// Number of the line.
         line: usize,
     },
-    /// A channel that is no name.
+    /// A channel that is not a valid name.
     BadChannel {
         /// Number of the line.
         line: usize,
-        /// Channel as it is written.
+        /// The channel, as written in the file.
         channel: String,
     },
-    /// A token of other than 16 to 256 printable ASCII characters.
+    /// A token that is not 16 to 256 printable ASCII characters.
     BadToken {
         /// Number of the line.
         line: usize,
         /// Length of the token in bytes.
         bytes: usize,
     },
-    /// More than 1,024 tokens.
+    /// The file has more than 1,024 tokens.
     TooMany,
-    /// No token.
+    /// The file has no token.
     Empty,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for TokenFileError {
 impl std::error::Error for TokenFileError {}
 
 impl PublishTokens {
-    /// Reads the text of a token file.
+    /// Parses the text of a token file.
     ///
     /// Errors: [`TokenFileError`].
     ///
@@ -115,7 +115,7 @@ impl PublishTokens {
     }
 
     /// Whether a request with these headers may publish `channel`. The token is a Bearer token, or
-    /// the user or password of Basic credentials.
+    /// the user name or password of Basic credentials.
     pub(crate) fn allow(&self, channel: &str, headers: &HeaderMap) -> bool {
         let Some(value) = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()) else {
             return false;
@@ -134,7 +134,8 @@ impl PublishTokens {
         self.has(channel, user) | self.has(channel, password)
     }
 
-    /// Compares with all tokens of the channel, whichever matches.
+    /// Compares a token with all tokens of the channel, even after a match, so that timing reveals
+    /// nothing.
     fn has(&self, channel: &str, given: &str) -> bool {
         let of_channel = self.tokens.iter().filter(|(of, _)| of == "*" || of == channel);
         of_channel
@@ -142,7 +143,7 @@ impl PublishTokens {
     }
 }
 
-/// Whether a text may name a channel or a rendition.
+/// Whether a text is a valid name of a channel or rendition.
 pub(crate) fn is_name(text: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(is_plain)
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn token_opens_its_channel_only() {
+    fn token_is_valid_for_its_channel_only() {
         let basic = |text: &str| format!("Basic {}", BASE64.encode(text));
         assert!(allows("news", &format!("Bearer {TOKEN}")));
         assert!(allows("news", &basic(&format!("live:{TOKEN}"))));
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn token_files_are_refused_by_line() {
+    fn invalid_token_files_are_refused_by_line() {
         let refused = |text: &str| PublishTokens::read(text).err().map(|error| error.to_string());
         assert_eq!(refused(""), Some("no token: write a line `CHANNEL TOKEN`".into()));
         for text in ["news", "a/b 0123456789abcdef", "news short", "news 0123456789abcdef more"] {

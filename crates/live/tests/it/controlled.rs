@@ -1,5 +1,5 @@
-//! A network under a controller: source, two reflectors and two edges with their keys, on loopback.
-//! A third reflector and a third edge have keys, and join at run time.
+//! Tests of a network under a controller: a source, two reflectors and two edges with keys, on
+//! loopback. A third reflector and a third edge have keys, and join at run time.
 
 use crate::source::{AUTHORIZATION, TOKEN, fragments, get, put};
 use anabranch_http::origin::{Origin, Security};
@@ -27,13 +27,13 @@ use tokio::time::{Instant, sleep};
 /// Names and tiers of the nodes.
 const NODES: [(&str, &str); 5] =
     [("s", "source"), ("r1", "reflector"), ("r2", "reflector"), ("e1", "edge"), ("e2", "edge")];
-/// Nodes whose children fetch objects by mutual TLS; from the others they do without TLS.
+/// Nodes whose children fetch objects by mutual TLS. Children of other nodes use no TLS.
 const SECURE: [&str; 2] = ["s", "r1"];
-/// Nodes that are not in the first network.
+/// Nodes that join the network at run time.
 const LATER: [&str; 2] = ["r3", "e3"];
-/// Lease of controllers that share an etcd.
+/// Lease duration of controllers that share an etcd.
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(2);
-/// Patience of each wait for a change.
+/// Longest wait for a change.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 pub struct TestNetwork {
@@ -42,15 +42,15 @@ pub struct TestNetwork {
     /// URLs without TLS of the nodes in [`SECURE`].
     urls: BTreeMap<&'static str, String>,
     controller_addresses: Vec<SocketAddr>,
-    /// By address.
+    /// Running controllers, by address.
     controllers: BTreeMap<SocketAddr, JoinHandle<()>>,
-    /// Members of etcd, if controllers share one.
+    /// Endpoints of etcd, if controllers share one.
     etcd: Vec<String>,
     nodes: BTreeMap<&'static str, JoinHandle<()>>,
     pub operator: ControllerClient,
 }
 
-/// A port that was free a moment ago, on an address of this test alone.
+/// A port that was just free, on an address that only this test uses.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
     listener.local_addr().expect("bound").port()
@@ -84,7 +84,7 @@ impl TestNetwork {
         Self::start_with(name, 1, Vec::new()).await
     }
 
-    /// A network under `controllers`, which share an etcd if there are several.
+    /// Starts a network under `controllers`. Several controllers share an etcd.
     pub async fn start_with(name: &str, controllers: usize, etcd: Vec<String>) -> Self {
         let folder = std::env::temp_dir().join(format!("anabranch-live-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
@@ -133,7 +133,7 @@ impl TestNetwork {
         config.settings.node_silence_max = Duration::from_secs(3);
         let until = Instant::now() + PATIENCE;
         let service = loop {
-            // Requests of the last controller may still use its store.
+            // Requests of the previous controller may still be using its store.
             match ControllerService::open(config.clone()) {
                 Ok(service) => break service,
                 Err(error) => assert!(Instant::now() < until, "{error}"),
@@ -146,18 +146,18 @@ impl TestNetwork {
         self.controllers.insert(address, tokio::spawn(server.run()));
     }
 
-    /// Ends a controller without notice.
+    /// Kills a controller.
     pub fn kill_controller(&mut self, address: SocketAddr) {
         self.controllers.remove(&address).expect("started").abort();
     }
 
-    /// The controller that leads.
+    /// Address of the leading controller.
     pub async fn leader(&self) -> SocketAddr {
         self.streams().await;
         self.operator.address().parse().expect("an address")
     }
 
-    /// A client of each controller.
+    /// Clients of all controllers.
     pub fn clients(&self) -> Vec<ControllerClient> {
         let identity = identity(&self.folder, Role::Operator, "operator");
         let client = |address: &SocketAddr| {
@@ -211,11 +211,11 @@ impl TestNetwork {
         self.nodes.insert(name, task);
     }
 
-    /// Streams as the controller knows them: node and parent.
+    /// Streams in the reports to the controller: node and parent.
     async fn streams(&self) -> Vec<(String, String)> {
         let until = Instant::now() + PATIENCE;
         let streams = loop {
-            // For the time of a lease no controller may lead.
+            // Until a lease expires, no controller may be leading.
             match self.operator.trees().await {
                 Ok(trees) => break trees.streams,
                 Err(error) => assert!(Instant::now() < until, "{error}"),
@@ -233,7 +233,7 @@ impl TestNetwork {
         .await;
     }
 
-    /// Waits until both channels reach both edges, and no stream passes `left_out`.
+    /// Waits until both channels reach both edges, and no stream passes through `left_out`.
     async fn wait_without(&self, left_out: &str) {
         self.wait_until(&format!("without {left_out}"), |found| {
             let count = |edge| found.iter().filter(|(node, _)| node == edge).count();
@@ -268,7 +268,7 @@ fn identity(folder: &std::path::Path, role: Role, name: &str) -> Identity {
     Identity::load(&files).expect("keys of the set")
 }
 
-/// Reads a path ten times a second, and panics at the first failed answer.
+/// Requests a path ten times a second, and panics at the first failed answer.
 pub async fn watch(url: String, path: &'static str) {
     for asked in 1.. {
         let (status, body) = get(&url, path).await;
@@ -282,7 +282,7 @@ pub async fn wait_for_playlist(url: &str) {
     wait_for(url, "/news/main/index.m3u8").await;
 }
 
-/// Waits until a path has an answer.
+/// Waits until a path is answered with success.
 async fn wait_for(url: &str, path: &str) {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -297,12 +297,12 @@ async fn wait_for(url: &str, path: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_follow_the_plan_and_survive_a_reflector() {
+async fn streams_follow_plans_and_survive_a_failed_reflector() {
     let mut network = TestNetwork::start("plan").await;
     let source = network.url("s").to_owned();
     let edge = network.url("e1").to_owned();
     let publisher = tokio::spawn(async move {
-        // Again and again: an encoder that connects again continues the stream.
+        // The publisher reconnects repeatedly, as an encoder would, and the stream continues.
         loop {
             put(&source, "/news/main", AUTHORIZATION, fragments()).await;
         }
@@ -319,7 +319,7 @@ async fn streams_follow_the_plan_and_survive_a_reflector() {
     network.nodes.remove("r1").expect("started").abort();
     network.wait_for("r1 has failed", &[("r2", "s"), ("e1", "r2")]).await;
 
-    // Without a controller everything goes on; a later controller takes the next lead.
+    // Streams continue without a controller, and a later controller takes the next lead.
     let controller = network.controller_addresses[0];
     network.kill_controller(controller);
     sleep(std::time::Duration::from_secs(1)).await;
@@ -371,7 +371,7 @@ fn additions() -> Vec<Change> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn network_changes_while_viewers_read() {
+async fn network_changes_interrupt_no_viewer() {
     let mut network = TestNetwork::start("changes").await;
     let publishers = ["/news/main", "/sport/main"].map(|path| {
         let source = network.url("s").to_owned();
@@ -387,7 +387,7 @@ async fn network_changes_while_viewers_read() {
     let mut viewers = vec![tokio::spawn(watch(edge.clone(), "/news/main/index.m3u8"))];
     network.wait_for("the cheaper reflector", &[("r1", "s"), ("e1", "r1")]).await;
 
-    // An edge, a reflector and a channel come. A later editor of the same version is refused.
+    // An edge, a reflector and a channel are added. A second change of the same version is refused.
     let (status, _) = get(&edge, "/sport/main/index.m3u8").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     let version = network.operator.change(1, additions()).await.expect("an operator may change it");
@@ -405,19 +405,19 @@ async fn network_changes_while_viewers_read() {
         viewers.push(tokio::spawn(watch(edge.clone(), path)));
     }
 
-    // The reflector that carries all streams is removed, and then ends.
+    // The reflector that carries all streams is removed, and its process ends.
     let removal = vec![Change::RemoveNode("r1".to_owned())];
     let version = network.operator.change(version, removal).await.expect("r1 is there");
     network.wait_without("r1").await;
     network.nodes.remove("r1").expect("started").abort();
     sleep(std::time::Duration::from_secs(1)).await;
 
-    // A capacity changes: no channel fits over r3 any longer.
+    // A capacity drops to zero, so that no channel fits through r3.
     let narrow = vec![link("s", "r3", 0, 4.0)];
     let version = network.operator.change(version, narrow).await.expect("the link is there");
     network.wait_without("r3").await;
 
-    // The changes outlive the controller; a channel goes.
+    // The changes survive a restart of the controller. Then a channel is removed.
     let controller = network.controller_addresses[0];
     network.kill_controller(controller);
     network.start_controller(controller).await;
@@ -438,7 +438,7 @@ async fn network_changes_while_viewers_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_streams_and_strangers_are_refused_in_one_line() {
+async fn missing_streams_and_unknown_nodes_get_one_line_errors() {
     let network = TestNetwork::start("refusals").await;
     let edge = network.url("e1");
     let (status, line) = get(edge, "/news/main/index.m3u8").await;
@@ -448,12 +448,12 @@ async fn missing_streams_and_strangers_are_refused_in_one_line() {
     assert_eq!(status, StatusCode::NOT_FOUND);
     let answer = put(network.url("s"), "/sports/main", AUTHORIZATION, vec![b"ftyp"]).await;
     assert!(answer.contains("no such rendition in the controller's network"), "{answer}");
-    // A node may not speak for another one, nor look.
+    // A node may neither act for another node nor view the network.
     let identity = identity(&network.folder, Role::Site, "e2");
     let client = ControllerClient::new(&network.controller_addresses[0].to_string(), &identity, PATIENCE);
     let error = client.expect("an address").trees().await.expect_err("a node is no operator").to_string();
     assert!(error.contains("ask as an operator"), "{error}");
-    // Objects go to children alone, whatever their keys.
+    // Objects are served to children only, even if the client has valid keys.
     let entry = network.description.nodes.iter().find(|node| node.name == "s").expect("listed");
     let ask = async |name: &str| {
         let identity = self::identity(&network.folder, Role::Site, name);
@@ -481,7 +481,7 @@ async fn missing_streams_and_strangers_are_refused_in_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_neither_drains_nor_changes_the_network() {
+async fn node_may_neither_drain_nor_change_the_network() {
     let network = TestNetwork::start("rights").await;
     let address = network.controller_addresses[0].to_string();
     let node = identity(&network.folder, Role::Site, "e1");

@@ -1,4 +1,4 @@
-//! The name server over real sockets.
+//! Tests of the name server over real sockets.
 
 use anabranch_live::dns::{DnsConfig, DnsCounts, DnsServer};
 use anabranch_live_proto::directory::exercise::sample;
@@ -77,7 +77,7 @@ async fn ask_tcp(stream: &mut TcpStream, question: &[u8]) -> Message {
 }
 
 #[tokio::test]
-async fn both_transports_give_one_answer() {
+async fn udp_and_tcp_give_equal_answers() {
     let server = TestServer::start(|_| {});
     let question = question("low.news.live.example.", Some(&[0, 1, 24, 0, 10, 2, 2]));
     let udp = server.udp(&question).await.expect("an answer");
@@ -111,7 +111,7 @@ async fn answers_follow_the_directory() {
 }
 
 #[tokio::test]
-async fn bad_questions_are_counted_and_survived() {
+async fn dns_server_survives_and_counts_malformed_queries() {
     let server = TestServer::start(|_| {});
     let family = server.udp(&question("news.live.example.", Some(&[0, 9, 24, 0, 10, 2, 2]))).await;
     assert_eq!(family.expect("an answer").metadata.response_code, ResponseCode::FormErr);
@@ -128,9 +128,9 @@ async fn bad_questions_are_counted_and_survived() {
     assert_eq!((counts.malformed, counts.refused, counts.no_name), (1, 1, 1));
 }
 
-/// Each network has ten questions a second even where all answers of the second are spent.
+/// Each network can send ten queries a second even if the total limit is exhausted.
 #[tokio::test]
-async fn a_flood_is_dropped() {
+async fn queries_above_the_rate_limit_are_dropped() {
     let server = TestServer::start(|config| config.answers_per_s_max = 1);
     let question = question("news.live.example.", None);
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");

@@ -1,4 +1,4 @@
-//! Two sources of one channel, with two disjoint legs to the edge.
+//! Tests of two sources of one channel, with two disjoint paths to the edge.
 
 use crate::origin::TestNode;
 use crate::pull::{OriginAnswer, ScriptedOrigin};
@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 /// Duration of parts.
 const PART: Duration = Duration::from_ms(200);
-/// Claimed delay of a new byte after a fault, beside a viewer of the source itself.
+/// Claimed longest delay of a new byte after a fault, relative to a viewer directly at a source.
 const BYTE_AFTER_FAULT_MAX: std::time::Duration = std::time::Duration::from_millis(50);
-/// Parts that have come when the source is killed.
+/// Number of received parts after which the source is killed.
 const PARTS_BEFORE_KILL: usize = 12;
 
 fn edge(parents: &[&str]) -> TestNode {
@@ -24,7 +24,7 @@ fn edge(parents: &[&str]) -> TestNode {
     TestNode::start_with(config)
 }
 
-/// Follows a rendition by hints to its end. Returns the arrival and the bytes of each part.
+/// Follows a rendition to its end. Returns the arrival time and bytes of each part.
 async fn follow(url: &str, so_far: impl Fn(usize)) -> BTreeMap<String, (Instant, Vec<u8>)> {
     let mut parts = BTreeMap::new();
     let mut next: Option<(u64, u64)> = None;
@@ -54,9 +54,9 @@ async fn follow(url: &str, so_far: impl Fn(usize)) -> BTreeMap<String, (Instant,
     }
 }
 
-/// A viewer behind the doubled edge is compared with a viewer of the source that lives on.
+/// Compares a viewer behind the doubled edge with a viewer directly at the surviving source.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_source_of_a_doubled_leg_delays_no_part() {
+async fn killed_source_delays_no_part_of_doubled_legs() {
     let (first, second) = (TestSource::start_as(PART, true), TestSource::start_as(PART, true));
     let left = TestNode::start("left", &[&first.url]);
     let right = TestNode::start("right", &[&second.url]);
@@ -98,11 +98,11 @@ async fn killed_source_of_a_doubled_leg_delays_no_part() {
         "{} parts after the fault: {median:?} behind the source in the median, {latest:?} at most",
         delays.len()
     );
-    // The latest one measures the machine; a request that is made again takes 200 ms at least.
+    // The largest delay depends on the machine. A repeated request would take at least 200 ms.
     assert!(median < BYTE_AFTER_FAULT_MAX, "{delays:?}");
 }
 
-/// A playlist of segments of 2 s, whose first one begins at this second.
+/// A playlist of segments of 2 s. The first segment begins at this second of a minute.
 fn timeline(second: u64) -> OriginAnswer {
     let segment = |number: u64| {
         let date = format!("2026-01-02T03:04:{:02}Z", second + number * 2);
@@ -112,7 +112,7 @@ fn timeline(second: u64) -> OriginAnswer {
     OriginAnswer::Playlist(format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n{segments}"))
 }
 
-/// The first parent's timeline counts, and viewers see no other.
+/// The timeline of the first parent is used, and viewers receive no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn source_with_another_timeline_is_refused() {
     let (first, second) = (ScriptedOrigin::start(), ScriptedOrigin::start());
@@ -131,7 +131,7 @@ async fn source_with_another_timeline_is_refused() {
     assert_eq!(second.targets().len(), before, "it is not asked for this stream: {:?}", second.targets());
 }
 
-/// Without a playlist the bytes tell, where two copies overlap.
+/// Without a playlist, timelines are compared by the bytes in which two copies overlap.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn media_of_two_timelines_are_not_mixed() {
     let (first, second) = (ScriptedOrigin::start(), ScriptedOrigin::start());

@@ -1,4 +1,4 @@
-//! Parents that are killed, that freeze, and rings of them.
+//! Tests of killed parents, frozen parents, and rings of nodes.
 
 use crate::origin::{PARTS, TestNode, TestOrigin, Viewer};
 use anabranch_http::origin::Origin;
@@ -49,7 +49,7 @@ async fn doubled_leg_needs_no_further_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ring_of_nodes_ends_with_an_error() {
-    // The second node's address has to be known before the first one starts.
+    // The second node's address must be known before the first node starts.
     let held = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let at = held.local_addr().expect("bound");
     drop(held);

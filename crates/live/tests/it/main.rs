@@ -1,4 +1,4 @@
-//! Nodes over real sockets on loopback, below an origin whose answers each test controls.
+//! Tests of nodes over real sockets on loopback, below an origin whose answers each test scripts.
 
 #![allow(clippy::disallowed_methods, reason = "tests of a driver")]
 

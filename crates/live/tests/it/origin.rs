@@ -1,4 +1,4 @@
-//! An origin, nodes and viewers for the tests.
+//! An origin, nodes and viewers for tests.
 
 use anabranch_http::origin::Origin;
 use anabranch_live::{Node, NodeConfig, RelayCounts};
@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// The object that every origin serves at any path, in [`PARTS`] parts.
+/// Number of parts of the object that every origin serves at every path.
 pub const PARTS: usize = 6;
 const PART_BYTES: usize = 10_000;
 
@@ -22,13 +22,13 @@ pub fn object() -> Bytes {
     (0..PARTS * PART_BYTES).map(|at| (at * 7 + at / 256) as u8).collect()
 }
 
-/// An origin on a separate runtime: the test can kill it with all its connections.
+/// An origin on a separate runtime, so that a test can kill it with all its connections.
 pub struct TestOrigin {
     pub url: String,
-    /// One permit lets one part leave, of whichever request comes first.
+    /// Each permit lets the origin send one part, for any request.
     pub parts: Arc<Semaphore>,
     pub requests: Arc<AtomicUsize>,
-    /// `Range` of the last request, and the targets of all.
+    /// `Range` of the last request, and targets of all requests.
     pub seen: Arc<Mutex<RequestLog>>,
     runtime: Option<Runtime>,
 }
@@ -76,7 +76,7 @@ impl TestOrigin {
         self.requests.load(SeqCst)
     }
 
-    /// Ends the origin and all its connections.
+    /// Kills the origin and closes all its connections.
     pub fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -107,7 +107,7 @@ async fn serve(State(serving): State<OriginState>, request: Request) -> Response
         seen.targets.push(target);
     }
     let object = object();
-    // A playlist's head waits for its first part, as a blocking reload does.
+    // The head of a playlist waits for its first part, like a blocking reload.
     if serving.cache_control == "no-cache" {
         serving.parts.acquire().await.expect("never closed").forget();
     }
@@ -136,7 +136,7 @@ async fn serve(State(serving): State<OriginState>, request: Request) -> Response
     response
 }
 
-/// A running node, ended when it is dropped.
+/// A running node. Dropping it ends the node.
 pub struct TestNode {
     pub url: String,
     pub counts: Box<dyn Fn() -> RelayCounts + Send + Sync>,
@@ -161,7 +161,7 @@ impl TestNode {
         Self { url, counts, task }
     }
 
-    /// Waits until the counts are as wanted.
+    /// Waits until the counts satisfy a condition.
     pub async fn until(&self, wanted: impl Fn(&RelayCounts) -> bool) {
         while !wanted(&(self.counts)()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -175,7 +175,7 @@ impl Drop for TestNode {
     }
 }
 
-/// A viewer that reads up to `bytes` of its answer, and then the rest.
+/// A viewer that reads its answer in two steps.
 pub struct Viewer {
     reply: anabranch_http::origin::Reply,
     pub read: Vec<u8>,

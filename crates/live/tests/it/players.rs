@@ -1,4 +1,4 @@
-//! Measuring players below a source and two edges.
+//! Tests of measuring players with a source and two edges.
 
 use crate::origin::TestNode;
 use crate::source::{TOKEN, TestSource, fragments, get_once_there};
@@ -15,10 +15,11 @@ use std::sync::{Arc, Mutex};
 const PLAYERS: usize = 50;
 /// Duration of a fragment of the recorded stream.
 const FRAGMENT: std::time::Duration = std::time::Duration::from_millis(120);
-/// Long parts: playback three parts behind bears a busy machine.
+/// Target duration of parts. They are long, so that playback three parts behind tolerates a busy
+/// machine.
 const PART: Duration = Duration::from_ms(500);
 
-/// A channel in real time, with its publisher.
+/// Starts a source and a publisher that uploads a channel in real time.
 pub async fn on_air() -> (Arc<TestSource>, tokio::task::JoinHandle<String>) {
     let source = Arc::new(TestSource::start_with(PART));
     let publisher = Arc::clone(&source);
@@ -46,12 +47,12 @@ fn players(players: Vec<PlayerSpec>) -> Players {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn low_latency_players_outlive_another_edge() {
+async fn killed_edge_stalls_no_player_of_another_edge() {
     let (source, publish) = on_air().await;
     let (first, second) =
         (TestNode::start("first", &[&source.url]), TestNode::start("second", &[&source.url]));
     get_once_there(&source.url, "/news/index.m3u8").await;
-    // A third of the players has one edge, a third the other, a third both.
+    // One third of the players has the first edge, one third the second, and one third both.
     let choices: [&[&str]; 3] = [&[&first.url], &[&second.url], &[&first.url, &second.url]];
     let specs = (0..PLAYERS).map(|n| spec(PlayerKind::Buffering, choices[n % 3])).collect();
     let run = players(specs);
@@ -64,8 +65,8 @@ async fn low_latency_players_outlive_another_edge() {
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     assert_eq!(progress.stalls(), 0, "no player has stalled while both edges serve");
     drop(first);
-    // The measurement ends with the publisher. After it the source waits for another one, longer than
-    // the players' buffers last, before it writes the end of the stream: a stall that no edge caused.
+    // The measurement ends with the publisher. Afterwards the source waits for another publisher
+    // for longer than the players' buffers last, which causes stalls unrelated to the edges.
     assert!(publish.await.expect("no panic").starts_with("HTTP/1.1 201 "));
     stop.send(()).expect("the run waits for it");
     let reports = run.await.expect("no panic");
@@ -82,7 +83,7 @@ async fn low_latency_players_outlive_another_edge() {
     }
 }
 
-/// Runs until the stream has ended for all players.
+/// Runs players until the stream has ended for all of them.
 async fn played(specs: Vec<PlayerSpec>, dns: Option<SocketAddr>) -> Vec<PlayerReport> {
     let run = Players::new(PlayersConfig {
         players: specs,
@@ -139,7 +140,7 @@ async fn players_of_both_kinds_receive_the_stream_by_dns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_url_is_one_line() {
+async fn wrong_url_is_explained_in_one_line() {
     let source = TestSource::start_with(PART);
     let reports = played(vec![spec(PlayerKind::Buffering, &[&source.url])], None).await;
     let line = failure(&reports).expect("no video");

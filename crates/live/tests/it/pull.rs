@@ -1,4 +1,4 @@
-//! Pulls from origins whose answers each test controls.
+//! Tests of pulls from origins whose answers are scripted.
 
 use crate::source::{AUTHORIZATION, TOKEN, get, put};
 use anabranch_http::plain::{PROTOCOLS, PlainLimits, PlainServer};
@@ -19,16 +19,16 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// An origin's answer at a path.
+/// Scripted answer of an origin at a path.
 #[derive(Clone)]
 pub enum OriginAnswer {
     Playlist(String),
     Media(&'static str),
-    /// A playlist for requests with this query only; the rest has status 401.
+    /// A playlist for requests with this query. Other requests are answered with 401.
     Session(&'static str, String),
     Redirect(String),
     Page,
-    /// A playlist without an end.
+    /// A playlist that never ends.
     Endless,
 }
 
@@ -44,8 +44,8 @@ struct OriginState {
     log: Arc<Log>,
 }
 
-/// An origin on a separate runtime, which ends with all its connections. Paths of media that are
-/// not set have their path as contents.
+/// An origin on a separate runtime. Dropping the origin closes all its connections. Media at a path
+/// without a script have the path as their body.
 pub struct ScriptedOrigin {
     pub url: String,
     said: watch::Sender<BTreeMap<String, OriginAnswer>>,
@@ -58,7 +58,7 @@ impl ScriptedOrigin {
         Self::at(([127, 0, 0, 1], 0).into(), None)
     }
 
-    /// An HTTPS origin for `localhost`, and the file of its authority.
+    /// Starts an HTTPS origin for `localhost`. Also returns the file of its certificate authority.
     fn secure(folder: &std::path::Path) -> (Self, std::path::PathBuf) {
         let (files, ca) = write_signed(folder, &["localhost"], 2100);
         let certificate = ServerCertificate::load(files, PROTOCOLS).expect("good files");
@@ -118,7 +118,7 @@ async fn serve(State(mut serving): State<OriginState>, request: Request) -> Resp
     serving.log.targets.lock().expect("no panic").push(request.uri().to_string());
     let _ = serving.said.borrow_and_update();
     if query.contains("_HLS_msn") {
-        // A blocking reload: until the next change of anything.
+        // A blocking reload waits until any script changes.
         let _ = tokio::time::timeout(std::time::Duration::from_secs(5), serving.said.changed()).await;
     }
     let said = serving.said.borrow().get(&path).cloned();
@@ -146,7 +146,7 @@ async fn serve(State(mut serving): State<OriginState>, request: Request) -> Resp
     }
 }
 
-/// A source that pulls channel `news`.
+/// A source that pulls the channel `news`.
 struct PullingSource {
     url: String,
     task: JoinHandle<()>,
@@ -169,7 +169,7 @@ impl PullingSource {
         Self { url, task }
     }
 
-    /// The first playlist that `is_it`.
+    /// Polls until a playlist satisfies `is_it`.
     async fn playlist(&self, rendition: &str, is_it: impl Fn(&MediaPlaylist) -> bool) -> MediaPlaylist {
         let read = async {
             loop {
@@ -197,7 +197,7 @@ async fn pause(ms: u64) {
     tokio::time::sleep(std::time::Duration::from_millis(ms)).await;
 }
 
-/// A playlist of whole segments of 1 s, whose names begin with `run`.
+/// A playlist of complete segments of 1 s, whose names begin with `run`.
 fn plain(run: &str, first: u64, count: u64) -> OriginAnswer {
     let segments: String =
         (first..first + count).map(|n| format!("#EXTINF:1.0,\n{run}_seg{n}.mp4\n")).collect();
@@ -211,9 +211,9 @@ const MEDIA: &str = include_str!("../../../media/tests/hls/mediamtx_session.m3u8
 const SESSION: &str = "session=2c1f8a7e-5b1d-4b6e-9d53-0f6a4b7c8d9e";
 const LATER_SESSION: &str = "session=77777777-5b1d-4b6e-9d53-0f6a4b7c8d9e";
 
-/// MediaMTX redirects the first request to itself, opens a session, and puts its number into URIs.
+/// MediaMTX redirects the first request to itself, opens a session, and adds its number to URIs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mediamtx_is_pulled_through_its_session() {
+async fn mediamtx_stream_survives_an_expired_session() {
     let origin = ScriptedOrigin::start();
     origin.say("/cam/index.m3u8", OriginAnswer::Playlist(VARIANTS.to_owned()));
     origin.say("/cam/video1_stream.m3u8", OriginAnswer::Session(SESSION, MEDIA.to_owned()));
@@ -239,7 +239,7 @@ async fn mediamtx_is_pulled_through_its_session() {
     let blocked = format!("/cam/video1_stream.m3u8?{SESSION}&_HLS_msn=11&_HLS_part=2");
     pause(100).await;
     assert!(origin.targets().contains(&blocked), "{:?}", origin.targets());
-    // The session expires, and the next one gives the same stream.
+    // The session expires, and the next session has the same stream.
     origin.say("/cam/index.m3u8", OriginAnswer::Playlist(VARIANTS.replace(SESSION, LATER_SESSION)));
     let later = MEDIA.replace(SESSION, LATER_SESSION);
     let part = format!("#EXT-X-PART:DURATION=0.2,URI=\"8bdf_part42.mp4?{LATER_SESSION}\"\n#EXT-X-PRELOAD");
@@ -254,7 +254,7 @@ async fn mediamtx_is_pulled_through_its_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_publishes_a_pulled_channel() {
+async fn publisher_of_a_pulled_channel_is_refused() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 0, 3));
     let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
@@ -266,7 +266,7 @@ async fn nobody_publishes_a_pulled_channel() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_upstream_traffic_without_viewers() {
+async fn pull_without_viewers_sends_no_upstream_requests() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 0, 3));
     let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), Some(Duration::from_ms(600)));
@@ -276,12 +276,12 @@ async fn no_upstream_traffic_without_viewers() {
     assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&text));
     let (status, _) = get(&source.url, "/news/main/index.m3u8").await;
     assert_eq!(status, StatusCode::OK, "the first request waits for the origin");
-    // The last viewer leaves: polls of the target's half end after the idle time.
+    // After the last viewer leaves, polls every half target duration stop after the idle time.
     pause(1_300).await;
     let rested = origin.targets().len();
     pause(1_200).await;
     assert_eq!(origin.targets().len(), rested, "{:?}", origin.targets());
-    // A rest of several segments: the next viewer waits for media of now.
+    // After a pause of several segments the next viewer waits for current media.
     origin.say("/a.m3u8", plain("a", 40, 3));
     let (_, text) = get(&source.url, "/news/main/index.m3u8").await;
     let playlist = MediaPlaylist::read(&text).expect("a playlist");
@@ -289,7 +289,7 @@ async fn no_upstream_traffic_without_viewers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn origin_that_returns_is_continued_discontinuously() {
+async fn restarted_origin_continues_with_a_discontinuity() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", plain("a", 10, 3));
     let source = PullingSource::start(&format!("{}/a.m3u8", origin.url), None);
@@ -309,10 +309,10 @@ async fn origin_that_returns_is_continued_discontinuously() {
     assert!(origin.targets().len() < 12, "it was asked with pauses: {:?}", origin.targets());
 }
 
-/// A playlist or a redirect that leads the source to a server inside its own network would publish
-/// what that server says.
+/// If a playlist or redirect could lead the source to a server in its internal network, the source
+/// would publish that server's answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn private_servers_are_not_asked_for_an_origin() {
+async fn redirects_and_playlists_never_lead_to_private_servers() {
     let (origin, inner) = (ScriptedOrigin::start(), ScriptedOrigin::start());
     inner.say("/secret.m3u8", plain("a", 0, 3));
     let OriginAnswer::Playlist(text) = plain("a", 0, 3) else { unreachable!("it is one") };
@@ -354,7 +354,7 @@ async fn endless_playlist_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pages_are_no_media() {
+async fn web_pages_are_refused_as_media() {
     let origin = ScriptedOrigin::start();
     origin.say("/a.m3u8", OriginAnswer::Page);
     origin.say("/a_seg1.mp4", OriginAnswer::Page);
@@ -368,9 +368,9 @@ async fn pages_are_no_media() {
     assert_eq!(get(&source.url, "/news/main/1.m4s").await.0, StatusCode::NOT_FOUND);
 }
 
-/// A source that pulls from another source has its numbers and bytes.
+/// A source that pulls from another source yields the same numbers and bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn source_that_pulls_from_a_source_has_equal_pieces() {
+async fn source_pulled_from_a_source_has_equal_parts() {
     let first = crate::source::TestSource::start_with(Duration::from_ms(200));
     let second = PullingSource::start(&format!("{}/news/index.m3u8", first.url), None);
     let pieces = crate::source::fragments();
@@ -408,7 +408,7 @@ async fn https_origin_of_a_private_authority_is_pulled() {
     assert!(line.ends_with("no authority is known for HTTPS: name a file of authorities"), "{line}");
 }
 
-/// An origin whose certificate is refused is asked for nothing.
+/// No request is sent to an origin whose certificate is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn origin_with_a_refused_certificate_is_not_pulled() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));

@@ -1,4 +1,4 @@
-//! Sharing, streaming and headers.
+//! Tests of sharing, streaming and headers.
 
 use crate::origin::{PARTS, TestNode, TestOrigin, Viewer, object};
 use anabranch_http::metrics::MetricsServer;
@@ -8,8 +8,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 
 const VIEWERS: usize = 50;
 
-/// The origin sends its last part only when all viewers have the five before it: no tier waits for a
-/// whole object.
+/// The origin sends its last part only after all viewers have received the five parts before it, so
+/// no tier may wait for a whole object.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_tiers_stream_one_request_to_fifty_viewers() {
     let origin = TestOrigin::start("max-age=60");
@@ -42,7 +42,7 @@ async fn three_tiers_stream_one_request_to_fifty_viewers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocking_playlists_share_one_request() {
+async fn blocking_playlist_requests_share_one_upstream_request() {
     let origin = TestOrigin::start("no-cache");
     let reflector = TestNode::start("reflector", &[&origin.url]);
     let edge = TestNode::start("edge", &[&reflector.url]);
@@ -64,7 +64,7 @@ async fn blocking_playlists_share_one_request() {
 }
 
 #[tokio::test]
-async fn answers_have_age_and_headers_for_browsers() {
+async fn answers_have_age_and_cors_headers() {
     let origin = TestOrigin::start("max-age=60");
     origin.parts.add_permits(PARTS);
     let edge = TestNode::start("edge", &[&origin.url]);
@@ -92,7 +92,7 @@ async fn answers_have_age_and_headers_for_browsers() {
 }
 
 #[tokio::test]
-async fn full_node_is_unhealthy_and_refuses() {
+async fn full_node_is_unhealthy_and_refuses_viewers() {
     let origin = TestOrigin::start("max-age=60");
     let mut config = NodeConfig::new("edge", ([127, 0, 0, 1], 0).into());
     config.parents = vec![origin.url.clone()];
@@ -111,7 +111,7 @@ async fn full_node_is_unhealthy_and_refuses() {
 }
 
 #[tokio::test]
-async fn metrics_have_a_listener_for_operators() {
+async fn metrics_are_served_on_a_separate_listener() {
     let origin = TestOrigin::start("max-age=60");
     let mut config = NodeConfig::new("edge", ([127, 0, 0, 1], 0).into());
     config.parents = vec![origin.url.clone()];

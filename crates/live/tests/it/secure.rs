@@ -1,4 +1,4 @@
-//! Viewers over TLS: players of HTTP/1.1, a client of HTTP/2, a changed certificate.
+//! Tests of viewers over TLS: HTTP/1.1 players, an HTTP/2 client, a replaced certificate.
 
 use crate::origin::{PARTS, TestNode, TestOrigin, object};
 use crate::players::{on_air, spec};
@@ -19,7 +19,7 @@ use h2::client::SendRequest;
 use std::net::SocketAddr;
 use tokio::net::TcpStream;
 
-/// A node with a listener over TLS for `localhost`.
+/// A node with a TLS listener for `localhost`.
 struct SecureNode {
     node: TestNode,
     address: SocketAddr,
@@ -58,13 +58,13 @@ impl SecureNode {
     }
 }
 
-/// A client of HTTP/2.
+/// An HTTP/2 client.
 struct Client {
     requests: SendRequest<Bytes>,
 }
 
 impl Client {
-    /// The body of an answer, still on its way.
+    /// Sends a request. Returns the status and the unread body.
     async fn ask(&self, target: &str) -> (StatusCode, RecvStream) {
         let request = Request::get(format!("https://localhost{target}")).body(()).expect("a target");
         let mut ready = self.requests.clone().ready().await.expect("the connection stands");
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-/// Bytes of a body, up to its end or to `bytes_max`.
+/// Reads a body to its end, or until `bytes_max` bytes have been read.
 async fn read(body: &mut RecvStream, bytes_max: usize) -> Vec<u8> {
     let mut whole = Vec::new();
     while whole.len() < bytes_max {
@@ -112,7 +112,7 @@ async fn players_over_tls_play_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_of_http2_plays_parts() {
+async fn http2_client_receives_playlists_and_parts() {
     let (source, _publish) = on_air().await;
     let edge = SecureNode::start(&source.url);
     get_once_there(&source.url, "/news/main/index.m3u8").await;
@@ -126,7 +126,8 @@ async fn client_of_http2_plays_parts() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     };
     for _ in 0..5 {
-        // The hinted part is asked for beside the playlist that will list it, on one connection.
+        // The hinted part is requested together with the playlist that will list it, on one
+        // connection.
         let hint = playlist.preload_hints.first().map(|hint| hint.uri.clone()).expect("low latency");
         let part = playlist.open.as_ref().map_or(0, |open| open.parts.len() as u64);
         let msn = Some(playlist.next_msn());
@@ -143,9 +144,9 @@ async fn client_of_http2_plays_parts() {
     }
 }
 
-/// The origin sends its last part only when the viewer has the five before it.
+/// The origin sends its last part only after the viewer has received the five parts before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_stream_and_outlive_a_changed_certificate() {
+async fn body_streams_while_the_certificate_is_replaced() {
     let origin = TestOrigin::start("max-age=60");
     let edge = SecureNode::start(&origin.url);
     let client = edge.client().await;
@@ -159,7 +160,7 @@ async fn bodies_stream_and_outlive_a_changed_certificate() {
     write_self_signed(edge.folder.path(), &["localhost"], 2101);
     assert!(edge.certificate.has_changed());
     edge.certificate.reload().expect("good files");
-    // The list of trusted authorities has only the new certificate now.
+    // From now on the client trusts only the new certificate.
     assert_eq!(edge.client().await.get("/health").await.0, StatusCode::OK);
 
     origin.parts.add_permits(1);
@@ -169,9 +170,10 @@ async fn bodies_stream_and_outlive_a_changed_certificate() {
     assert_eq!(origin.requests(), 1);
 }
 
-/// One connection asked for thousands of objects and took none: the relay kept a viewer for each.
+/// A client once requested thousands of objects on one connection and read none. The relay kept a
+/// viewer for each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_that_cancels_without_end_leaves_no_viewers() {
+async fn client_that_cancels_repeatedly_is_disconnected() {
     let origin = TestOrigin::start("max-age=60");
     let edge = SecureNode::start(&origin.url);
     let rude = edge.client().await;
@@ -190,14 +192,14 @@ async fn client_that_cancels_without_end_leaves_no_viewers() {
     let asked = tokio::time::timeout(std::time::Duration::from_secs(30), cancels).await;
     assert!(asked.expect("it is disconnected") < 100_000);
     assert!((edge.node.counts)().joins < 5_000);
-    // The origin may still send parts of objects that nobody waits for.
+    // The origin may still send parts of cancelled objects.
     origin.parts.add_permits(10_000 * PARTS);
     assert_eq!(edge.client().await.get("/ch/piece.mp4").await.1, object());
 }
 
-/// A player with a signed URL needs nothing else: playlists lead it to signed URLs.
+/// A player needs only a signed URL, as playlists lead to further signed URLs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn players_with_a_signed_url_play_to_the_end() {
+async fn edge_with_secrets_serves_signed_urls_only() {
     let (source, _publish) = on_air().await;
     get_once_there(&source.url, "/news/index.m3u8").await;
     let secrets = SigningSecrets::read("0123456789abcdef0123456789abcdef").expect("a secret");

@@ -1,6 +1,7 @@
-//! Three controllers around a real etcd: the leader is killed, and then etcd, while viewers read.
+//! Tests of three controllers with a real etcd. The leader is killed, then etcd, while viewers
+//! read.
 //!
-//! Faults by the hundred are in virtual time (`broker-proto`, with the same election).
+//! Hundreds of faults are tested in virtual time (`broker-proto`, which uses the same election).
 
 use crate::controlled::{LEASE, TestNetwork, wait_for_playlist, watch};
 use crate::source::{AUTHORIZATION, fragments, put};
@@ -12,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// An etcd of one member.
+/// An etcd with one member.
 struct Etcd {
     folder: tempfile::TempDir,
     clients: SocketAddr,
@@ -21,7 +22,7 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// An etcd that is not started; `None` if the machine has none.
+    /// Prepares an etcd without starting it; `None` if etcd is not installed.
     fn new() -> Option<Self> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&paths).map(|path| path.join("etcd")).find(|path| path.is_file())?;
@@ -30,7 +31,7 @@ impl Etcd {
         Some(Self { folder: tempfile::tempdir().expect("a folder"), clients, peers, child: None })
     }
 
-    /// Starts with the data that it has.
+    /// Starts etcd with its existing data.
     fn start(&mut self) {
         let (clients, peers) = (format!("http://{}", self.clients), format!("http://{}", self.peers));
         let mut command = Command::new("etcd");
@@ -85,10 +86,10 @@ async fn killed_leader_is_replaced_and_killed_etcd_is_harmless() {
     network.operator.drain("r1", true).await.expect("it leads");
     network.wait_for("r1 is drained", &[("r2", "s"), ("e1", "r2")]).await;
 
-    // Another controller leads, with the drained node, and its plans are followed.
+    // Another controller leads with the drained node, and nodes follow its plans.
     network.kill_controller(leader);
     let killed_at = Instant::now();
-    // Connections of the killed one end a moment later.
+    // Connections of the killed controller end slightly later.
     while network.leader().await == leader {
         assert!(killed_at.elapsed() < LEASE * 10, "no other controller leads");
         sleep(Duration::from_millis(50)).await;
@@ -102,7 +103,7 @@ async fn killed_leader_is_replaced_and_killed_etcd_is_harmless() {
     let lead = places.borrow().version().lead;
     assert!(lead >= 2, "the directory is of lead {lead}");
 
-    // Without etcd no controller leads, and the nodes go on by themselves.
+    // Without etcd no controller leads, and nodes continue by local control.
     etcd.kill();
     let began = Instant::now();
     while network.operator.trees().await.is_ok() {

@@ -1,4 +1,4 @@
-//! A recorded stream through source, reflector and edge to a player.
+//! Tests of a recorded stream that passes from a source through reflector and edge to a player.
 
 use crate::origin::TestNode;
 use anabranch_http::origin::Origin;
@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 pub const TOKEN: &str = "0123456789abcdef";
-/// Header of a publisher with the token.
+/// Header of a publisher with the correct token.
 pub const AUTHORIZATION: &str = "Authorization: Bearer 0123456789abcdef\r\n";
-/// Seven seconds of pictures and sound, in fragments of 120 ms.
+/// Seven seconds of video and audio, in fragments of 120 ms.
 const STREAM: &[u8] = include_bytes!("../../../media/tests/cmaf/fragments_120ms.mp4");
-/// Pause between fragments: the stream comes faster than it plays, but is no burst.
+/// Pause between fragments. The stream is faster than real time, but does not count as bursty.
 const FRAGMENT_PAUSE: std::time::Duration = std::time::Duration::from_millis(80);
-/// Parts after which the first reflector is killed.
+/// Number of parts after which the first reflector is killed.
 const PARTS_BEFORE_KILL: usize = 10;
 
 pub struct TestSource {
@@ -32,12 +32,13 @@ impl TestSource {
         Self::start_with(Duration::from_ms(200))
     }
 
-    /// A source with parts of about this duration.
+    /// Starts a source with a target part duration.
     pub fn start_with(part_target: Duration) -> Self {
         Self::start_as(part_target, false)
     }
 
-    /// A source whose segments are numbered by the media's own time, or by its own.
+    /// Starts a source whose segments are numbered by the media time or on the source's own
+    /// timeline.
     pub fn start_as(part_target: Duration, is_timeline_shared: bool) -> Self {
         let tokens = PublishTokens::read(&format!("news {TOKEN}")).expect("a token file");
         let mut config = SourceConfig::new(([127, 0, 0, 1], 0).into(), tokens);
@@ -56,7 +57,7 @@ impl TestSource {
         put(&self.url, path, headers, pieces).await
     }
 
-    /// Uploads pieces at intervals of `pace`. Returns the answer, head and body.
+    /// Uploads pieces at intervals of `pace`. Returns head and body of the answer.
     pub async fn put_paced(
         &self,
         path: &str,
@@ -68,7 +69,7 @@ impl TestSource {
     }
 }
 
-/// Uploads pieces faster than they play. Returns the answer, head and body.
+/// Uploads pieces faster than real time. Returns head and body of the answer.
 pub async fn put(url: &str, path: &str, headers: &str, pieces: Vec<&[u8]>) -> String {
     put_paced(url, path, headers, pieces, FRAGMENT_PAUSE).await
 }
@@ -92,7 +93,7 @@ async fn put_paced(
         let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
         chunk.extend_from_slice(piece);
         chunk.extend_from_slice(b"\r\n");
-        // A refused upload may be closed at any time.
+        // The source may close a refused upload at any time.
         if stream.write_all(&chunk).await.is_err() {
             break;
         }
@@ -109,7 +110,7 @@ impl Drop for TestSource {
     }
 }
 
-/// The recorded stream in its fragments; the first piece has the initialisation section as well.
+/// Fragments of the recorded stream. The first piece also contains the initialisation section.
 pub fn fragments() -> Vec<&'static [u8]> {
     let mut borders = vec![0];
     let mut at = 0;
@@ -133,7 +134,7 @@ pub async fn get(url: &str, target: &str) -> (StatusCode, Vec<u8>) {
     (reply.status(), body)
 }
 
-/// Waits until a target is there.
+/// Waits until a target is answered with success. Returns the body.
 pub async fn get_once_there(url: &str, target: &str) -> Vec<u8> {
     loop {
         let (status, body) = get(url, target).await;
@@ -144,12 +145,12 @@ pub async fn get_once_there(url: &str, target: &str) -> Vec<u8> {
     }
 }
 
-/// Numbers of the first part that a playlist does not list yet.
+/// Segment and part number of the first part that a playlist does not list.
 fn next_part(playlist: &MediaPlaylist) -> (u64, u64) {
     (playlist.next_msn(), playlist.open.as_ref().map_or(0, |open| open.parts.len() as u64))
 }
 
-/// Names of all listed parts, by their numbers.
+/// Names of all listed parts, in order.
 fn parts(playlist: &MediaPlaylist) -> Vec<String> {
     let of_segments = playlist.segments.iter().map(|segment| &segment.parts);
     let open = playlist.open.iter().map(|open| &open.parts);
@@ -157,7 +158,7 @@ fn parts(playlist: &MediaPlaylist) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stream_reaches_the_player_though_a_reflector_dies() {
+async fn stream_reaches_the_player_despite_a_killed_reflector() {
     let source = TestSource::start();
     let (first, second) =
         (TestNode::start("first", &[&source.url]), TestNode::start("second", &[&source.url]));
@@ -205,7 +206,7 @@ async fn stream_reaches_the_player_though_a_reflector_dies() {
         let (_, of_source) = get(&source.url, &format!("/news/main/{name}")).await;
         assert!(of_source == *bytes, "{name}: other bytes than the source's");
     }
-    // A segment is its parts, one after the other.
+    // A segment equals the concatenation of its parts.
     let whole = &playlist.segments[playlist.segments.len() / 2];
     let number = whole.resource.uri.trim_end_matches(".m4s");
     let joined: Vec<u8> =
@@ -231,7 +232,7 @@ async fn publishers_without_a_token_are_refused_in_one_line() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_stream_leaves_the_channel_usable() {
     let source = TestSource::start();
-    // A fragment's header of 4 GiB.
+    // The header claims a box of 4 GiB.
     let hostile: &[u8] = b"\xff\xff\xff\xffmoof";
     let answer = source.put("/news/main", AUTHORIZATION, vec![hostile]).await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");

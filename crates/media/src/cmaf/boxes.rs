@@ -1,14 +1,15 @@
-//! The few boxes that a relay must understand: tracks in `moov`, samples in `moof`.
+//! The boxes that a relay must interpret: tracks in `moov`, samples in `moof`.
 //!
 //! Source: ISO/IEC 14496-12, sections 8.3.2 (`tkhd`), 8.4 (`mdhd`, `hdlr`), 8.8 (`trex`, `tfhd`,
-//! `trun`, `tfdt`). Leaves out: the meaning of all other boxes. Read [`tracks`] and [`samples`].
+//! `trun`, `tfdt`). Leaves out: the interpretation of all other boxes. Read [`tracks`] and
+//! [`samples`].
 
 use super::{
     EMPTY_SAMPLES_MAX, SAMPLE_BYTES_MAX, SAMPLES_MAX, SampleDefaults, StreamError, TRACKS_MAX, Track,
     TrackKind,
 };
 
-/// Bytes of a box's contents, read from the front.
+/// Unread bytes of a box's contents.
 #[derive(Copy, Clone)]
 pub(super) struct Contents<'a> {
     kind: [u8; 4],
@@ -54,7 +55,7 @@ impl<'a> Contents<'a> {
         Ok(((word >> 24) as u8, word & 0xFF_FFFF))
     }
 
-    /// The next box inside this one.
+    /// Reads the next box inside this box.
     pub(super) fn child(&mut self) -> Result<Option<Contents<'a>>, StreamError> {
         if self.bytes.is_empty() {
             return Ok(None);
@@ -72,7 +73,7 @@ impl<'a> Contents<'a> {
         Ok(Some(Contents { kind, bytes }))
     }
 
-    /// The first box of this type inside this one.
+    /// The first box of type `kind` inside this box.
     pub(super) fn find(mut self, kind: [u8; 4]) -> Result<Contents<'a>, StreamError> {
         while let Some(child) = self.child()? {
             if child.kind == kind {
@@ -153,7 +154,7 @@ fn track(trak: Contents<'_>) -> Result<Track, StreamError> {
     Ok(Track { id, timescale, kind, defaults: SampleDefaults::default() })
 }
 
-/// A sample whose data have not come yet.
+/// A sample whose data have not arrived yet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct SampleEntry {
     /// Number of bytes from the beginning of the `moof` to the data.
@@ -166,14 +167,16 @@ pub(super) struct SampleEntry {
     pub flags: u32,
 }
 
-/// The samples of a `moof` of `moof_bytes` with its header, in the order of their data.
+/// The samples of a `moof`, in the order of their data. `moof_bytes` includes the header of the
+/// box.
 pub(super) fn samples(
     mut moof: Contents<'_>,
     moof_bytes: u64,
     tracks: &[Track],
 ) -> Result<Vec<SampleEntry>, StreamError> {
     let mut samples = Vec::new();
-    // End of the data of the track fragment before, where the next one's begin by default.
+    // End of the previous track fragment's data, where the data of the next fragment begin by
+    // default.
     let mut end = 0;
     while let Some(child) = moof.child()? {
         if &child.kind == b"traf" {
@@ -238,7 +241,7 @@ fn track_fragment(
     Ok(position.offset)
 }
 
-/// Position in a track fragment.
+/// Position of the next sample in a track fragment.
 struct Position {
     index: usize,
     base: u64,
@@ -269,7 +272,7 @@ fn run(
         let size_bytes = if has(0x200) { trun.u32()? } else { defaults.size_bytes };
         let own_flags = if has(0x400) { trun.u32()? } else { defaults.flags };
         let composition = if has(0x800) { trun.u32()? } else { 0 };
-        // Version 0 has no sign.
+        // Composition offsets of version 0 are unsigned.
         let composition_ticks = composition as i32;
         if version == 0 && composition_ticks < 0 {
             return Err(StreamError::OutOfRange { what: "composition offset" });

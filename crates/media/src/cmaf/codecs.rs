@@ -1,9 +1,9 @@
-//! Codecs and picture size of a stream, as a multivariant playlist names them.
+//! Codecs and picture size of a stream, in the notation of multivariant playlists.
 //!
-//! Source: RFC 6381, section 3; ISO/IEC 14496-15, sections 5.3.1 and 8.3.2 with annex E (AVC, HEVC);
-//! *AV1 Codec ISO Media File Format Binding*, sections 2.3 and 5; ISO/IEC 14496-1, section 7.2.6
-//! (AAC); *Encapsulation of Opus in ISO Base Media File Format*, section 4.3. Leaves out: other
-//! codecs and sample entries of QuickTime, which have no name here. Read [`CodecInfo`].
+//! Source: RFC 6381, section 3; ISO/IEC 14496-15, sections 5.3.1 and 8.3.2 with annex E (AVC,
+//! HEVC); *AV1 Codec ISO Media File Format Binding*, sections 2.3 and 5; ISO/IEC 14496-1, section
+//! 7.2.6 (AAC); *Encapsulation of Opus in ISO Base Media File Format*, section 4.3. Leaves out:
+//! other codecs and sample entries of QuickTime, for which no name is derived. Read [`CodecInfo`].
 
 use super::boxes::Contents;
 use super::{StreamError, TRACKS_MAX};
@@ -15,16 +15,16 @@ const ENTRIES_MAX: usize = 1;
 /// Codecs and picture size of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodecInfo {
-    /// Codecs of all tracks of pictures and sound, separated by commas. `None` if one of them is
-    /// unknown: players take the list for complete.
+    /// Codecs of all audio and video tracks, separated by commas. `None` if one codec is unknown,
+    /// because players assume that the list is complete.
     pub codecs: Option<String>,
-    /// Width and height of the largest pictures, in pixels.
+    /// Width and height of the largest video track, in pixels.
     pub resolution: Option<(u32, u32)>,
 }
 
 impl CodecInfo {
-    /// The codecs of an initialisation section (`ftyp` and `moov`). Sections that cannot be read have
-    /// none.
+    /// Codecs and picture size of an initialisation section (`ftyp` and `moov`); empty if the
+    /// section cannot be read.
     pub fn of_init(init: &[u8]) -> Self {
         read(init).unwrap_or_default()
     }
@@ -66,7 +66,7 @@ fn read(init: &[u8]) -> Result<CodecInfo, StreamError> {
     let mut known: Vec<String> = names.into_iter().collect::<Option<_>>().unwrap_or_default();
     known.sort();
     known.dedup();
-    // Pictures first, as encoders write them; sound sorts behind by its name.
+    // Video first, as encoders write the list.
     known.sort_by_key(|name| is_sound(name));
     info.codecs = Some(known.join(",")).filter(|codecs| !codecs.is_empty());
     Ok(info)
@@ -146,7 +146,8 @@ fn sound(entry: Contents<'_>) -> Result<Option<String>, StreamError> {
     })
 }
 
-/// The contents of the next descriptor, if it has this tag (ISO/IEC 14496-1, section 8.3.3).
+/// The contents of the next descriptor. `None` if its tag differs from `tag` (ISO/IEC 14496-1,
+/// section 8.3.3).
 fn descriptor<'a>(of: &mut Contents<'a>, tag: u8) -> Result<Option<Contents<'a>>, StreamError> {
     let [found] = of.array()?;
     let mut length = 0;
@@ -161,7 +162,7 @@ fn descriptor<'a>(of: &mut Contents<'a>, tag: u8) -> Result<Option<Contents<'a>>
     Ok((found == tag).then_some(contents))
 }
 
-/// `mp4a.40.2`: type of the stream's objects, and for MPEG-4 the type of its audio.
+/// `mp4a.40.2`: object type of the stream, and for MPEG-4 its audio object type.
 fn aac(mut esds: Contents<'_>) -> Result<Option<String>, StreamError> {
     esds.take(4)?;
     let Some(mut stream) = descriptor(&mut esds, 3)? else { return Ok(None) };
@@ -229,7 +230,7 @@ mod tests {
     fn aac(object: u8, specific: &[u8]) -> Vec<u8> {
         let specific = [&[5, specific.len() as u8][..], specific].concat();
         let config = [&[object][..], &[0; 12], &specific].concat();
-        // Lengths are written in four bytes, as ffmpeg does.
+        // Lengths have four bytes, as ffmpeg writes them.
         let config = [&[4, 0x80, 0x80, 0x80, config.len() as u8][..], &config].concat();
         let stream = [&[0, 1, 0][..], &config].concat();
         boxed(b"esds", &[&[0; 4], &[3, stream.len() as u8], &stream])
@@ -243,7 +244,7 @@ mod tests {
         assert!(info.resolution.is_some());
     }
 
-    /// Names of the standards' examples: RFC 6381, section 3.3; ISO/IEC 14496-15, annex E.3; the AV1
+    /// Examples of the standards: RFC 6381, section 3.3; ISO/IEC 14496-15, annex E.3; the AV1
     /// binding, section 5.
     #[test]
     fn codecs_have_the_names_of_the_standards() {
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_codec_leaves_out_the_list() {
+    fn unknown_codec_omits_the_codec_list() {
         let known = picture(b"avc1", (640, 360), boxed(b"avcC", &[&[1, 0x42, 0xc0, 0x1e]]));
         let small = picture(b"avc1", (64, 36), boxed(b"avcC", &[&[1, 0x42, 0xc0, 0x1e]]));
         let voice = sound(b"mp4a", &aac(0x40, &[0x12, 0x10]));
@@ -292,7 +293,7 @@ mod tests {
             let info = info(&[&known, &unknown]);
             assert_eq!((info.codecs, info.resolution), (None, Some((640, 360))));
         }
-        // Subtitles have no part in the list.
+        // The list excludes subtitles.
         let subtitles = track(b"subt", &boxed(b"stpp", &[]));
         assert_eq!(info(&[&known, &subtitles]).codecs.as_deref(), Some("avc1.42c01e"));
     }

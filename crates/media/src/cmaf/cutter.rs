@@ -1,14 +1,14 @@
-//! The cutter: samples in, fragments of segments and parts out.
+//! The cutter: takes samples, and writes fragments of segments and parts.
 //!
-//! The first track of pictures decides where to cut; without one, the first track. Time is divided
-//! into cells as long as the target of a segment. A segment begins at the first key frame of each
-//! cell, and has the cell's number. A cell without a key frame shortly before its end begins a
-//! segment without one, so that numbers stay without gaps. A part ends once its duration reaches
-//! the target. Samples of other tracks belong to the part in which their decode time lies. These
-//! rules use decode times only, so all copies of a stream are cut alike.
+//! The first video track decides where to cut; without video, the first track. Time is divided into
+//! cells as long as the target of a segment. A segment begins at the first key frame of each cell,
+//! and has the cell's number. If no key frame arrives until shortly before a cell's end, its
+//! segment begins without a key frame, so that numbers have no gaps. A part ends once its duration
+//! reaches the target. Samples of other tracks belong to the part in which their decode time lies.
+//! These rules use decode times only, so all copies of a stream are cut alike.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 3 and 4.4.4.9 (parts: at least 85 % of the target,
-//! but for the last of a segment). Read [`Cutter`].
+//! except for the last part of a segment). Read [`Cutter`].
 
 use super::write::fragment;
 use super::{InitSection, MediaTime, SAMPLES_MAX, Sample, Track, TrackKind};
@@ -16,29 +16,29 @@ use anabranch_units::Duration;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Most bytes of samples that wait to be cut.
+/// Most bytes of samples that are queued for cutting.
 pub const WAITING_BYTES_MAX: usize = 32 << 20;
 /// Most fragments of a part.
 pub const FRAGMENTS_PER_PART_MAX: u32 = 16;
 /// Longest duration of a sample: the longest target of a segment.
 pub const SAMPLE_TIME_MAX: Duration = Duration::from_secs(60);
-/// Time that other tracks may lag behind the deciding one before a part ends without them.
+/// Time that other tracks may lag behind the deciding track before a part ends without them.
 const TRACK_LAG_MAX: Duration = Duration::from_secs(1);
 
-/// How segments are numbered.
+/// Rule by which segments are numbered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Timeline {
-    /// The first segment has this number, whatever its time. A restart of the encoder continues
+    /// The first segment has a given number, at any media time. A restart of the encoder continues
     /// with the next number.
     Own {
         /// Number of the first segment.
         first: u64,
     },
     /// The number of a segment is its time since the epoch, divided by the target of a segment. Two
-    /// sources with the same epoch number alike. The first cell that a source sees in part is left
-    /// out.
+    /// sources with the same epoch give equal numbers. A first cell whose beginning the source has
+    /// missed yields no segment.
     Shared {
-        /// Time of the media at which segment 0 begins.
+        /// Media time at which segment 0 begins.
         epoch: MediaTime,
     },
 }
@@ -46,71 +46,71 @@ pub enum Timeline {
 /// Settings of a cutter.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CutConfig {
-    /// Target of a segment's duration. Must be no shorter than the interval of key frames.
+    /// Target of a segment's duration. Must be at least the interval of key frames.
     pub segment_target: Duration,
     /// Target of a part's duration, rounded to whole frames.
     pub part_target: Duration,
-    /// Number of fragments of a part. Each is sent as soon as it is whole.
+    /// Number of fragments of a part. Each fragment is sent as soon as it is complete.
     pub fragments_per_part: u32,
-    /// How segments are numbered.
+    /// Rule by which segments are numbered.
     pub timeline: Timeline,
 }
 
 /// Output of the cutter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// An initialisation section, for the segments behind it.
+    /// An initialisation section, for the segments that follow.
     Init(Vec<u8>),
     /// A segment begins.
     Segment {
-        /// Its number.
+        /// Number of the segment.
         number: u64,
-        /// Decode time of its first sample.
+        /// Decode time of the segment's first sample.
         begin: MediaTime,
-        /// Whether it begins with a key frame.
+        /// Whether the segment begins with a key frame.
         is_independent: bool,
-        /// Whether time stamps or tracks have changed before it.
+        /// Whether time stamps or tracks change before the segment.
         is_discontinuous: bool,
     },
-    /// A fragment of the part.
+    /// A fragment of the open part.
     Fragment(Vec<u8>),
-    /// The part is whole.
+    /// The open part is complete.
     PartEnd {
-        /// Its duration.
+        /// Duration of the part.
         duration: Duration,
-        /// Whether it contains a key frame.
+        /// Whether the part contains a key frame.
         is_independent: bool,
     },
-    /// The segment is whole.
+    /// The open segment is complete.
     SegmentEnd,
 }
 
-/// Why settings or samples are refused.
+/// Reason why settings or samples are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CutError {
     /// The target of a segment is not from 100 ms to 60 s.
     SegmentTarget(Duration),
-    /// The target of a part is below 50 ms, or above the segment's.
+    /// The target of a part is below 50 ms, or above the target of a segment.
     PartTarget(Duration),
     /// The number of fragments of a part is not from 1 to [`FRAGMENTS_PER_PART_MAX`].
     FragmentsPerPart(u32),
-    /// A sample came before the initialisation section.
+    /// A sample arrived before the initialisation section.
     NoInit,
-    /// A time of the media is beyond 584 years.
+    /// A media time is beyond 584 years.
     TimeOutOfRange {
         /// Decode time in ticks.
         decode_ticks: u64,
     },
     /// A sample is longer than [`SAMPLE_TIME_MAX`].
     SampleTooLong {
-        /// Its duration, at most 213 days.
+        /// Duration of the sample, at most 213 days.
         duration: Duration,
     },
-    /// More than [`WAITING_BYTES_MAX`] bytes or [`SAMPLES_MAX`] samples came without an end of a
+    /// More than [`WAITING_BYTES_MAX`] bytes or [`SAMPLES_MAX`] samples arrived before the end of a
     /// part.
     TooMuchWaiting {
-        /// Bytes that wait.
+        /// Queued bytes, the refused sample included.
         bytes: usize,
     },
 }
@@ -149,19 +149,19 @@ impl std::error::Error for CutError {}
 #[derive(Debug)]
 struct OpenSegment {
     number: u64,
-    /// Cell of the timeline in which it lies.
+    /// Cell of the timeline in which the segment lies.
     cell: u64,
     part_begin: MediaTime,
-    /// Fragments of the open part so far.
+    /// Fragments written of the open part.
     fragments: u32,
-    /// Fragments of the segment so far.
+    /// Fragments written of the segment.
     fragments_total: u32,
     is_part_independent: bool,
     /// Samples of the deciding track in the open fragment.
     samples: Vec<Sample>,
 }
 
-/// End of a fragment that waits for the other tracks.
+/// End of a fragment, which is written once the other tracks have reached the end.
 #[derive(Copy, Clone, Debug)]
 struct FragmentEnd {
     at: MediaTime,
@@ -170,26 +170,26 @@ struct FragmentEnd {
 
 /// Cuts samples into segments and parts.
 ///
-/// Memory: at most [`WAITING_BYTES_MAX`] of samples, and what has not been polled yet.
+/// Memory: at most [`WAITING_BYTES_MAX`] of samples, and the cuts that have not been polled.
 #[derive(Debug)]
 pub struct Cutter {
     config: CutConfig,
     init: Option<InitSection>,
     /// Index of the deciding track.
     primary: usize,
-    /// Waiting samples of each track.
+    /// Queued samples of each track.
     waiting: Vec<VecDeque<Sample>>,
     /// End of the newest sample of each track.
     reached: Vec<MediaTime>,
     waiting_bytes: usize,
     open: Option<OpenSegment>,
     closing: Option<FragmentEnd>,
-    /// Time at which cell 0 begins, and its number. `None` until the first key frame of an own
-    /// timeline.
+    /// Time at which cell 0 begins, and the number of its segment. `None` until the first key frame
+    /// with [`Timeline::Own`].
     cell_zero: Option<(MediaTime, u64)>,
-    /// Number after the last segment.
+    /// Number after the number of the last segment.
     next_number: u64,
-    /// First cell that is seen from its beginning.
+    /// First cell whose beginning the stream contains, with [`Timeline::Shared`].
     joined_cell: Option<u64>,
     /// Decode time of the last sample of each track.
     last_begins: Vec<Option<MediaTime>>,
@@ -201,7 +201,7 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// A cutter with these settings.
+    /// Creates a cutter.
     ///
     /// Errors: [`CutError`] for a setting out of its range.
     pub fn new(config: CutConfig) -> Result<Self, CutError> {
@@ -238,24 +238,24 @@ impl Cutter {
         })
     }
 
-    /// Upper bound of the parts' durations. `None` before the first frame.
+    /// Upper bound of the durations of parts. `None` before the first frame.
     pub fn part_target(&self) -> Option<Duration> {
         self.frame.map(|(_, part)| part)
     }
 
-    /// Marks the next segment as discontinuous, for a stream that continues another one.
+    /// Marks the next segment as discontinuous, for a stream that continues another stream.
     pub fn mark_discontinuity(&mut self) {
         self.is_discontinuous = true;
     }
 
-    /// Number of samples that were left out: before the first key frame, repeated ones, and those
-    /// behind the newest on a shared timeline.
+    /// Number of dropped samples: samples before the first key frame, repeated samples, and samples
+    /// of a shared timeline that step back in time.
     pub fn samples_dropped(&self) -> u64 {
         self.samples_dropped
     }
 
-    /// Takes an initialisation section. The same section again changes nothing; another one ends
-    /// the open segment.
+    /// Takes an initialisation section. A repeated section changes nothing; a different section
+    /// ends the open segment.
     pub fn handle_init(&mut self, init: InitSection) {
         if self.init.as_ref().is_some_and(|own| own.bytes == init.bytes) {
             return;
@@ -273,15 +273,15 @@ impl Cutter {
         self.init = Some(init);
     }
 
-    /// Takes a sample. Samples of a track come in the order of their decode times. On an own
-    /// timeline a step back by more than a segment's target is a restart of the encoder; samples
-    /// that step back by less are repetitions, as of a segment file that is uploaded twice, and are
-    /// left out.
+    /// Takes a sample. Samples of a track arrive in the order of their decode times. A sample that
+    /// steps back by at most a segment's target is a repetition, such as from a segment file that
+    /// is uploaded twice, and is dropped. A larger step back is a restart of the encoder with
+    /// [`Timeline::Own`]; with [`Timeline::Shared`] the sample is dropped.
     ///
-    /// Errors: [`CutError`]; the sample is dropped then.
+    /// Errors: [`CutError`]; the sample is dropped.
     pub fn handle_sample(&mut self, sample: Sample) -> Result<(), CutError> {
         let (begin, end) = self.times(&sample)?;
-        // The same time again is no repetition after a sample without duration.
+        // An equal decode time is no repetition if the previous sample has no duration.
         let is_covered = begin < self.reached[sample.track];
         let is_back = |last: &MediaTime| begin < *last || begin == *last && is_covered;
         if let Some(last) = self.last_begins[sample.track].filter(is_back) {
@@ -307,7 +307,8 @@ impl Cutter {
         Ok(())
     }
 
-    /// Ends the open segment with what has come, for a stream that ends or restarts.
+    /// Ends the open segment after the samples that have arrived, for a stream that ends or
+    /// restarts.
     pub fn end_segment(&mut self) {
         let Some(open) = &self.open else { return };
         if !open.samples.is_empty() {
@@ -324,10 +325,10 @@ impl Cutter {
         }
     }
 
-    /// Drops the samples that wait and ends the open segment, for a stream that was refused. The next
+    /// Drops the queued samples and ends the open segment, for a stream that was refused. The next
     /// segment is discontinuous.
     pub fn abandon(&mut self) {
-        // The open part ends with its last fragment.
+        // The open part ends at the end of its last fragment.
         let first_dropped = self.open.as_ref().and_then(|open| {
             let sample = open.samples.first().or_else(|| self.waiting[self.primary].front())?;
             Some(self.times(sample).ok()?.0)
@@ -343,7 +344,7 @@ impl Cutter {
         self.forget_samples();
     }
 
-    /// Drops the samples that wait. The next segment is discontinuous.
+    /// Drops the queued samples. The next segment is discontinuous.
     fn forget_samples(&mut self) {
         self.waiting.iter_mut().for_each(VecDeque::clear);
         self.waiting_bytes = 0;
@@ -352,13 +353,13 @@ impl Cutter {
         self.is_discontinuous = true;
     }
 
-    /// Returns the next piece that has been cut.
+    /// Returns the next cut.
     pub fn poll_cut(&mut self) -> Option<Cut> {
         self.cuts.pop_front()
     }
 
-    /// Number of the segment that is likely to follow the open one now: the open one's own number
-    /// until its cell is over.
+    /// Number of the segment that is likely to contain the next part: the open segment's number
+    /// until the end of its cell, then the next number.
     pub fn expected_number(&self) -> Option<u64> {
         let open = self.open.as_ref()?;
         let ((epoch, _), (frame, _)) = (self.cell_zero?, self.frame?);
@@ -388,7 +389,8 @@ impl Cutter {
         time.as_ns().saturating_sub(epoch.as_ns()) / self.config.segment_target.as_ns()
     }
 
-    /// Takes one sample of the deciding track. Returns whether anything could be done.
+    /// Processes one sample of the deciding track, or one end of a fragment. Returns `false` if
+    /// more samples are needed.
     fn step(&mut self) -> bool {
         if let Some(closing) = self.closing {
             if !self.others_reached(closing.at) {
@@ -434,8 +436,8 @@ impl Cutter {
         true
     }
 
-    /// Derives the duration of a part from the first frame: as many whole frames as are
-    /// nearest to the target.
+    /// Derives the duration of a part from the first frame: the number of whole frames nearest to
+    /// the target.
     fn measure_frame(&mut self, begin: MediaTime, end: MediaTime) {
         if self.frame.is_some() {
             return;
@@ -446,13 +448,13 @@ impl Cutter {
         let part = if frame == Duration::ZERO || frame > target {
             target
         } else {
-            // Rounded up to a microsecond, as playlists have it.
+            // Rounded up to a microsecond, the resolution of playlists.
             Duration::from_us((frame.as_ns() * frames).div_ceil(1_000))
         };
         self.frame = Some((frame.min(target), part));
     }
 
-    /// The cell whose segment begins with this sample, if one does.
+    /// The cell whose segment begins with this sample. `None` if the sample begins no segment.
     fn begins_segment(&mut self, begin: MediaTime, is_sync: bool) -> Option<u64> {
         let Some(open) = &self.open else {
             let Some((epoch, _)) = self.cell_zero else {
@@ -464,7 +466,8 @@ impl Cutter {
             let cell = self.cell_of(begin, epoch);
             let into_cell = (begin.as_ns() - epoch.as_ns()) % self.config.segment_target.as_ns();
             let (frame, _) = self.frame?;
-            // The first sample of a stream is the first of its cell if no frame fits before it.
+            // If no frame fits before the stream's first sample, it is also the first sample of its
+            // cell.
             let is_begin_seen = into_cell < frame.as_ns();
             let joined = *self.joined_cell.get_or_insert(if is_begin_seen { cell } else { cell + 1 });
             let is_new = cell >= self.next_number;
@@ -481,7 +484,7 @@ impl Cutter {
         (is_sync || is_overdue).then_some(cell)
     }
 
-    /// Ends the open segment, whose parts are whole, and begins the one of `cell`.
+    /// Ends the open segment, whose parts are complete, and begins the segment of `cell`.
     fn begin_segment(&mut self, cell: u64, begin: MediaTime, is_independent: bool) {
         if self.open.take().is_some() {
             self.cuts.push_back(Cut::SegmentEnd);
@@ -489,7 +492,7 @@ impl Cutter {
         let (_, base) = *self.cell_zero.get_or_insert((begin, self.next_number));
         let number = base.saturating_add(cell);
         self.next_number = number.saturating_add(1);
-        // Samples from before the segment belong to one that was not seen.
+        // Samples from before this segment belong to a segment whose beginning was missed.
         for track in 0..self.waiting.len() {
             while self.waiting[track]
                 .front()
@@ -522,7 +525,7 @@ impl Cutter {
         self.times(sample).is_ok_and(|(begin, _)| begin < time)
     }
 
-    /// Whether all tracks have come up to this time, or lag too far behind to be waited for.
+    /// Whether all tracks have reached this time, or lag by more than [`TRACK_LAG_MAX`].
     fn others_reached(&self, at: MediaTime) -> bool {
         let newest = self.reached[self.primary];
         self.reached.iter().all(|reached| *reached >= at || newest.saturating_since(*reached) > TRACK_LAG_MAX)
@@ -546,7 +549,7 @@ impl Cutter {
             self.waiting_bytes -= samples.iter().map(|sample| sample.data.len()).sum::<usize>();
             tracks.push((id, samples));
         }
-        // The number depends on the place in the segment alone, so that copies are equal.
+        // The number depends on the position in the segment only, so that copies are equal.
         let sequence = (open.number as u32).wrapping_mul(1 << 12).wrapping_add(open.fragments_total).max(1);
         self.cuts.push_back(Cut::Fragment(fragment(sequence, &tracks)));
         open.fragments += 1;

@@ -1,19 +1,19 @@
-//! A test pattern: a stream of fragmented MP4 of any bitrate, without an encoder.
+//! A test pattern: a stream of fragmented MP4 of any bitrate, made without an encoder.
 //!
-//! Its samples hold no pictures: packagers, relays and measuring players carry it, decoders do not.
-//! Source: ISO/IEC 14496-12, sections 4.3 and 8. Read [`TestPattern`] first.
+//! Its samples contain no pictures: packagers, relays and measuring players accept the stream,
+//! decoders do not. Source: ISO/IEC 14496-12, sections 4.3 and 8. Read [`TestPattern`] first.
 
 use super::write::{boxed, fragment, words};
 use super::{FLAG_NON_SYNC, Sample};
 use anabranch_units::{BitRate, Duration};
 
-/// Ticks a second.
+/// Ticks per second.
 const TIMESCALE: u32 = 90_000;
-/// Frames a second.
+/// Frames per second.
 const FRAMES_PER_S: u32 = 25;
 /// Number of the only track.
 const TRACK: u32 = 1;
-/// Size of a key frame in units of another frame.
+/// Size of a key frame, as a multiple of the size of other frames.
 const KEY_FRAME_WEIGHT: u64 = 4;
 
 /// Generator of a stream with one video track of 25 frames a second.
@@ -28,8 +28,8 @@ pub struct TestPattern {
 }
 
 impl TestPattern {
-    /// A stream of this bitrate, with a fragment each `fragment` and a key frame each `key`, both
-    /// rounded to whole frames, at least one.
+    /// Creates a stream of this bitrate. `fragment` is the duration of a fragment and `key` the
+    /// interval of key frames, both rounded to whole frames, at least one.
     pub fn new(bitrate: BitRate, fragment: Duration, key: Duration) -> Self {
         let frames = |time: Duration| {
             let frames = (time.as_ns() + 20_000_000) / 40_000_000;
@@ -131,7 +131,7 @@ fn media(bytes: &mut Vec<u8>) {
     });
 }
 
-/// The unity matrix.
+/// Writes the unity matrix.
 fn matrix(bytes: &mut Vec<u8>) {
     words(bytes, &[0x1_0000, 0, 0, 0, 0x1_0000, 0, 0, 0, 0x4000_0000]);
 }
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pattern_is_read_and_has_its_bitrate(kbps in 50..20_000_u64, frames in 1..10_u64) {
+        fn test_pattern_is_valid_and_has_its_bitrate(kbps in 50..20_000_u64, frames in 1..10_u64) {
             let (fragment, key) = (Duration::from_ms(40 * frames), Duration::from_secs(2));
             let mut pattern = TestPattern::new(BitRate::bps(kbps * 1_000), fragment, key);
             let mut reader = StreamReader::default();
@@ -152,7 +152,7 @@ mod tests {
             let count = 50 * 4 / frames;
             (0..count).for_each(|_| bytes.extend(pattern.next_fragment()));
             let (mut media_bytes, mut keys, mut samples) = (0, 0, 0_u64);
-            // A reader bounds the items that wait, so it is polled between pieces.
+            // The items are polled between chunks, which bounds the reader's queue.
             for piece in bytes.chunks(10_000) {
                 reader.handle_bytes(piece).expect("a good stream");
                 while let Some(item) = reader.poll_item() {
@@ -167,7 +167,7 @@ mod tests {
             prop_assert_eq!(samples, count * frames);
             prop_assert_eq!(keys, samples.div_ceil(50));
             let whole = samples / 50;
-            // Whole groups of frames have the bitrate, less the rounding of each frame.
+            // Complete groups of frames have the bitrate, minus the rounding of each frame.
             if samples.is_multiple_of(50) {
                 let expected = kbps * 1_000 / 8 * 2 * whole;
                 prop_assert!(media_bytes <= expected && expected - media_bytes <= samples + whole);

@@ -1,35 +1,35 @@
-//! The reader of a stream: bytes in, initialisation sections and samples out.
+//! The reader of a stream: takes bytes, and returns initialisation sections and samples.
 //!
 //! Source: ISO/IEC 14496-12, section 4.2 (boxes). Leaves out: boxes that describe no samples, which
-//! are skipped without being stored. Read [`StreamReader`].
+//! are skipped and not stored. Read [`StreamReader`].
 
 use super::boxes::{self, Contents, SampleEntry};
 use super::{INIT_BYTES_MAX, InitSection, MOOF_BYTES_MAX, Sample, StreamError, Track};
 use std::collections::VecDeque;
 
-/// Piece of a stream.
+/// Item that is read from a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// An initialisation section; the samples behind it are of its tracks.
+    /// An initialisation section, which describes the tracks of the samples that follow.
     Init(InitSection),
     /// A sample.
     Sample(Sample),
 }
 
-/// Place of the next byte in the stream.
+/// Position of the next byte in the structure of the stream.
 #[derive(Debug)]
 enum State {
-    /// Header of a box, as far as it has come.
+    /// Received bytes of a box's header.
     Header(Vec<u8>),
-    /// Box that is stored until it is whole.
+    /// Box that is stored until it is complete.
     Stored {
         kind: [u8; 4],
-        /// The box so far, its header included.
+        /// Received bytes of the box, its header included.
         bytes: Vec<u8>,
         header_bytes: usize,
         size: usize,
     },
-    /// Box that is left out.
+    /// Box that is skipped.
     Skipped { left: u64 },
     /// Data of samples.
     Data { left: u64 },
@@ -40,8 +40,8 @@ enum State {
 /// Reader of a stream of fragmented MP4.
 ///
 /// Memory: one box of at most [`INIT_BYTES_MAX`] or [`MOOF_BYTES_MAX`], the entries of one
-/// fragment, one unfinished sample, and what has not been polled yet. The bytes of one call give at
-/// most one item each, and [`super::EMPTY_SAMPLES_MAX`] more for each `moof`.
+/// fragment, one incomplete sample, and the items that have not been polled. One call adds at most
+/// one item for each byte, and [`super::EMPTY_SAMPLES_MAX`] more for each `moof`.
 #[derive(Debug)]
 pub struct StreamReader {
     state: State,
@@ -50,9 +50,9 @@ pub struct StreamReader {
     tracks: Vec<Track>,
     /// Number of bytes since the beginning of the last `moof`.
     position: u64,
-    /// Samples of the last `moof` whose data have not come.
+    /// Samples of the last `moof` whose data have not arrived.
     entries: VecDeque<SampleEntry>,
-    /// Data of the first entry so far.
+    /// Received data of the first entry.
     data: Vec<u8>,
     items: VecDeque<Item>,
 }
@@ -74,8 +74,8 @@ impl Default for StreamReader {
 impl StreamReader {
     /// Takes the next bytes of the stream.
     ///
-    /// Errors: [`StreamError`] for a stream that cannot be cut; the same error again for all later
-    /// bytes, until [`Self::restart`]. Items that were read before can still be polled.
+    /// Errors: [`StreamError`] for a stream that cannot be cut. The same error is repeated for all
+    /// later bytes, until [`Self::restart`]. Items that were read before can still be polled.
     pub fn handle_bytes(&mut self, mut bytes: &[u8]) -> Result<(), StreamError> {
         while !bytes.is_empty() {
             if let Err(error) = self.step(&mut bytes) {
@@ -86,13 +86,13 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Returns the next item that has been read.
+    /// Returns the next item.
     pub fn poll_item(&mut self) -> Option<Item> {
         self.items.pop_front()
     }
 
-    /// Begins with a new file or connection: an unfinished box, its samples and items that were not
-    /// polled are dropped. The tracks stay, as segment files come without an initialisation section.
+    /// Begins to read a new file or connection. Drops an incomplete box, its samples and unpolled
+    /// items. The tracks are kept, as segment files have no initialisation section.
     pub fn restart(&mut self) {
         self.state = State::Header(Vec::new());
         self.entries.clear();
@@ -153,7 +153,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Begins the box with this whole header.
+    /// Begins the box with this complete header.
     fn begin_box(&mut self, header: Vec<u8>) -> Result<(), StreamError> {
         let word =
             |at: usize| <[u8; 4]>::try_from(&header[at..at + 4]).expect("a header has at least 8 bytes");
@@ -173,7 +173,7 @@ impl StreamReader {
                 return Err(StreamError::BoxTooLarge { kind, got: size, max });
             }
             let header_bytes = header.len();
-            // An empty box ends at once.
+            // An empty box is complete at once.
             if left == 0 {
                 return self.end_box(kind, header_bytes, header);
             }
@@ -193,14 +193,14 @@ impl StreamReader {
         } else if &kind == b"mdat" || left > 0 {
             self.state = State::Skipped { left };
         }
-        // Nothing would end an empty box.
+        // No byte would end an empty box, so the next header begins at once.
         if left == 0 {
             self.state = State::Header(Vec::new());
         }
         Ok(())
     }
 
-    /// Reads a stored box that is whole.
+    /// Reads a stored box that is complete.
     fn end_box(&mut self, kind: [u8; 4], header_bytes: usize, bytes: Vec<u8>) -> Result<(), StreamError> {
         let contents = Contents::new(kind, &bytes[header_bytes..]);
         match &kind {
@@ -225,7 +225,8 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Takes data of samples, at [`Self::position`]. Samples of zero bytes end without data.
+    /// Takes data of samples, which begin at [`Self::position`]. Samples of zero bytes end without
+    /// data.
     fn take_data(&mut self, mut front: &[u8]) {
         while let Some(entry) = self.entries.front() {
             let begun = self.data.len() as u64;

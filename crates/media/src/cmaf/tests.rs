@@ -1,14 +1,14 @@
-//! Recorded and drawn fragments, whole, in pieces and damaged.
+//! Tests with recorded and random fragments: complete, split and damaged.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Fragments of 40 ms, of ffmpeg 5.1: H.264 with a key frame each second, 25 frames a
-/// second, and AAC.
+/// Fragments of 40 ms, written by ffmpeg 5.1: H.264 with 25 frames and one key frame a second, and
+/// AAC.
 pub(super) const FRAMES: &[u8] = include_bytes!("../../tests/cmaf/frames.mp4");
 /// The same samples in fragments of 120 ms.
 const FRAGMENTS_120MS: &[u8] = include_bytes!("../../tests/cmaf/fragments_120ms.mp4");
-/// The pictures alone, one fragment for each key frame.
+/// The video track only, one fragment for each key frame.
 const VIDEO_GOP: &[u8] = include_bytes!("../../tests/cmaf/video_gop.mp4");
 
 fn config(timeline: Timeline) -> CutConfig {
@@ -23,7 +23,7 @@ fn config(timeline: Timeline) -> CutConfig {
 const OWN: Timeline = Timeline::Own { first: 7 };
 const SHARED: Timeline = Timeline::Shared { epoch: MediaTime::from_ns(0) };
 
-/// The items of a stream that arrives in pieces of `piece` bytes.
+/// The items of a stream that is read in chunks of `piece` bytes.
 fn items(bytes: &[u8], piece: usize) -> Vec<Item> {
     let mut reader = StreamReader::default();
     let mut items = Vec::new();
@@ -46,7 +46,7 @@ fn cut(items: impl IntoIterator<Item = Item>, config: CutConfig) -> Vec<Cut> {
     std::iter::from_fn(|| cutter.poll_cut()).collect()
 }
 
-/// The bytes of all cuts, one after the other.
+/// The bytes of all cuts, concatenated.
 fn joined(cuts: &[Cut]) -> Vec<u8> {
     let bytes = |cut: &Cut| match cut {
         Cut::Init(bytes) | Cut::Fragment(bytes) => bytes.clone(),
@@ -64,7 +64,7 @@ fn samples(items: &[Item], track: usize) -> Vec<Sample> {
     items.iter().filter_map(of).collect()
 }
 
-/// The cuts from a segment's beginning on.
+/// The cuts from the beginning of segment `number`.
 fn from_segment(cuts: &[Cut], number: u64) -> &[Cut] {
     let begins = |cut: &Cut| matches!(cut, Cut::Segment { number: own, .. } if *own == number);
     &cuts[cuts.iter().position(begins).expect("the segment was cut")..]
@@ -85,7 +85,7 @@ fn ffmpeg_stream_is_read() {
 }
 
 #[test]
-fn pieces_of_any_size_give_the_same_items() {
+fn chunks_of_any_size_yield_the_same_items() {
     let whole = items(FRAGMENTS_120MS, usize::MAX);
     for piece in [1, 7, 1_500] {
         assert!(items(FRAGMENTS_120MS, piece) == whole, "pieces of {piece} bytes");
@@ -100,13 +100,13 @@ fn cut_stream_keeps_all_samples() {
     for track in 0..2 {
         let (all, again) = (samples(&original, track), samples(&reread, track));
         assert!(all.starts_with(&again));
-        // Sound behind the last picture has no part.
+        // Audio after the last frame of video belongs to no part.
         assert!(all.len() - again.len() <= track, "{} of {}", again.len(), all.len());
     }
 }
 
 #[test]
-fn segments_begin_with_key_frames_parts_meet_the_target() {
+fn segments_begin_with_key_frames_and_parts_meet_targets() {
     let cuts = cut(items(FRAMES, usize::MAX), config(OWN));
     let segments: Vec<_> = cuts
         .iter()
@@ -135,7 +135,7 @@ fn segments_begin_with_key_frames_parts_meet_the_target() {
 fn copies_fragmented_differently_are_cut_alike() {
     let first = cut(items(FRAMES, usize::MAX), config(SHARED));
     let second = cut(items(FRAGMENTS_120MS, 999), config(SHARED));
-    // The last part ends where each copy's last sound ends.
+    // The last part ends with the last audio sample of each copy.
     let whole = |cuts: &[Cut]| from_segment(cuts, 0).len() - 3;
     assert!(first[..=whole(&first)] == second[..=whole(&second)]);
 }
@@ -158,7 +158,7 @@ fn copy_joined_late_is_cut_alike() {
 }
 
 #[test]
-fn shared_numbers_follow_the_epoch() {
+fn shared_timeline_numbers_segments_from_the_epoch() {
     let epoch = MediaTime::from_ns(1_000_000_000);
     let cuts = cut(items(FRAMES, usize::MAX), config(Timeline::Shared { epoch }));
     let begins: Vec<_> = cuts
@@ -185,7 +185,7 @@ fn own_timeline_continues_after_a_restart() {
         .collect();
     let expected: Vec<_> = (7..15).map(|number| (number, number == 11)).collect();
     assert_eq!(segments, expected);
-    // A shared timeline has no place for media that are past.
+    // A shared timeline drops media that step back in time.
     let shared = cut(twice, config(SHARED));
     assert_eq!(shared.iter().filter(|cut| matches!(cut, Cut::Segment { .. })).count(), 4);
 }
@@ -211,12 +211,12 @@ fn cell_without_key_frame_keeps_its_number() {
             _ => None,
         })
         .collect();
-    // Each begins one part, 200 ms, before its cell ends.
+    // Segments 8 and 9 each begin one part, 200 ms, before the end of their cell.
     assert_eq!(segments, [(7, 0, true), (8, 3_800, false), (9, 5_800, false), (10, 6_000, true)]);
 }
 
 #[test]
-fn part_of_24_frames_a_second_is_five_frames() {
+fn part_at_24_frames_per_second_has_five_frames() {
     let mut stream = items(VIDEO_GOP, usize::MAX);
     for item in &mut stream {
         match item {
@@ -233,7 +233,7 @@ fn part_of_24_frames_a_second_is_five_frames() {
 }
 
 #[test]
-fn settings_are_refused_out_of_range() {
+fn settings_out_of_range_are_refused() {
     let with = |change: &dyn Fn(&mut CutConfig)| {
         let mut config = config(OWN);
         change(&mut config);
@@ -247,7 +247,7 @@ fn settings_are_refused_out_of_range() {
     assert!(with(&|config| config.fragments_per_part = 0).is_err());
 }
 
-/// A fragment whose samples have this size, without data.
+/// A fragment whose samples have this size. The data are missing.
 fn moof_of(sample_count: u32, sample_bytes: u32) -> Vec<u8> {
     let mut bytes = FRAMES[..moof_at()].to_vec();
     let mut moof = Vec::new();
@@ -265,7 +265,7 @@ fn moof_of(sample_count: u32, sample_bytes: u32) -> Vec<u8> {
     bytes
 }
 
-/// Where the first fragment begins.
+/// Position of the first fragment, in bytes.
 fn moof_at() -> usize {
     FRAMES.windows(4).position(|kind| kind == b"moof").expect("ffmpeg wrote fragments") - 4
 }
@@ -274,7 +274,7 @@ fn moof_at() -> usize {
 fn limits_of_fragments_hold_on_both_sides() {
     let read = |bytes: &[u8]| StreamReader::default().handle_bytes(bytes);
     let max = SAMPLES_MAX as u32;
-    // Without an offset the data begin at the moof's beginning, where no data may be.
+    // Without an offset the data begin at the beginning of the `moof`, which is not allowed.
     for (bytes, what, max) in
         [(1, "samples of a fragment", max), (0, "empty samples of a fragment", EMPTY_SAMPLES_MAX as u32)]
     {
@@ -297,7 +297,7 @@ fn limits_of_fragments_hold_on_both_sides() {
 }
 
 #[test]
-fn error_stays_until_a_restart() {
+fn reader_repeats_its_error_until_a_restart() {
     let mut reader = StreamReader::default();
     let error = reader
         .handle_bytes(&[0, 0, 0, 1])
@@ -327,7 +327,7 @@ fn sample_without_duration_cannot_grow_a_part_forever() {
     assert_eq!(results.iter().filter(|is_ok| **is_ok).count(), 32, "32 MiB");
 }
 
-/// A cutter of the pictures' track, which has 12,800 ticks a second, and a sample for it.
+/// A cutter of the video track, which has 12,800 ticks a second, and a sample of the track.
 fn cutter_and_sample() -> (Cutter, Sample) {
     let mut cutter = Cutter::new(config(OWN)).expect("the settings are in range");
     let mut stream = items(VIDEO_GOP, usize::MAX).into_iter();
@@ -339,7 +339,7 @@ fn cutter_and_sample() -> (Cutter, Sample) {
 }
 
 #[test]
-fn sample_is_at_most_a_minute_long() {
+fn sample_longer_than_a_minute_is_refused() {
     let (mut cutter, sample) = cutter_and_sample();
     let minute = Sample { duration_ticks: 60 * 12_800, ..sample.clone() };
     assert_eq!(cutter.handle_sample(minute.clone()), Ok(()));
@@ -352,7 +352,7 @@ fn sample_is_at_most_a_minute_long() {
 
 proptest! {
     #[test]
-    fn damaged_streams_never_panic(
+    fn damaged_streams_cause_no_panic(
         changes in proptest::collection::vec((0..12_000_usize, any::<u8>()), 1..20),
         length in 0..12_000_usize,
         piece in 1..3_000_usize,
@@ -380,7 +380,7 @@ proptest! {
     }
 
     #[test]
-    fn written_fragments_read_back(
+    fn fragments_survive_a_round_trip(
         values in proptest::collection::vec((any::<u32>(), any::<i32>(), any::<u32>(), 0..50_usize), 1..30),
         decode_ticks in 0..u64::MAX / 2,
     ) {

@@ -1,18 +1,18 @@
-//! Writing of fragments: one `moof` with its `mdat`.
+//! Writer of fragments: one `moof` with its `mdat`.
 //!
 //! Source: ISO/IEC 14496-12, section 8.8; ISO/IEC 23000-19, section 7.3.2.3 (chunks). Read
 //! [`fragment`].
 
 use super::Sample;
 
-/// A fragment of these samples: for each track its number and samples. Tracks without samples are
-/// left out.
+/// Writes a fragment. `tracks` has the number and the samples of each track; tracks without samples
+/// are left out.
 ///
-/// Panics: if the fragment is 2 GiB or larger; the caller bounds it.
+/// Panics: if the fragment is 2 GiB or larger; the caller bounds its size.
 pub(super) fn fragment(sequence: u32, tracks: &[(u32, Vec<Sample>)]) -> Vec<u8> {
     let tracks = || tracks.iter().filter(|(_, samples)| !samples.is_empty());
     let data_bytes: usize = tracks().flat_map(|(_, samples)| samples).map(|sample| sample.data.len()).sum();
-    // Places of the data offsets, with the number of data bytes before each.
+    // Positions of the data offsets, with the number of data bytes before each track's data.
     let mut offsets = Vec::new();
     let mut bytes = Vec::with_capacity(data_bytes + 512);
     boxed(&mut bytes, b"moof", |bytes| {
@@ -39,8 +39,8 @@ pub(super) fn fragment(sequence: u32, tracks: &[(u32, Vec<Sample>)]) -> Vec<u8> 
     bytes
 }
 
-/// Writes the contents of a `traf`. Returns the place of its data offset. Values that all samples
-/// share are written once.
+/// Writes the contents of a `traf`. Returns the position of its data offset. Values that all
+/// samples share are written once.
 fn track_fragment(bytes: &mut Vec<u8>, id: u32, samples: &[Sample]) -> usize {
     let first = &samples[0];
     let last = &samples[samples.len() - 1];

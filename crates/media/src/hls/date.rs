@@ -1,13 +1,13 @@
 //! Dates of segments (EXT-X-PROGRAM-DATE-TIME).
 //!
-//! Source: ISO 8601, as draft-pantos-hls-rfc8216bis, section 4.4.4.6, uses it. Leaves out: dates
-//! before 1970. Read [`DateTime`].
+//! Source: ISO 8601, in the profile of draft-pantos-hls-rfc8216bis, section 4.4.4.6. Leaves out:
+//! dates before 1970. Read [`DateTime`].
 
 use std::fmt;
 use time::OffsetDateTime;
 use time::format_description::well_known::{Iso8601, Rfc3339};
 
-/// Last date that is written: the end of the year 9999.
+/// Latest date that can be written: the end of the year 9999.
 const UNIX_MS_MAX: u64 = 253_402_300_799_999;
 
 /// A date with its time of day.

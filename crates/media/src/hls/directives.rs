@@ -1,11 +1,11 @@
-//! Delivery directives: query parameters with which a player asks for a playlist.
+//! Delivery directives: query parameters of playlist requests.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 6.2.5.1 (`_HLS_skip`) and 6.2.5.2 (`_HLS_msn`,
 //! `_HLS_part`). Read [`DeliveryDirectives`].
 
 use std::fmt;
 
-/// Which entries a delta update may leave out (`_HLS_skip`).
+/// Kinds of entries that a delta update may skip (`_HLS_skip`).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
     /// Segments (`YES`).
@@ -19,27 +19,27 @@ pub enum Skip {
 pub struct DeliveryDirectives {
     /// Number of the segment that the playlist must contain (`_HLS_msn`).
     pub msn: Option<u64>,
-    /// Number of the part of that segment (`_HLS_part`). `None` for the whole segment.
+    /// Number of the part of segment `msn`. `None` for the complete segment.
     pub part: Option<u64>,
-    /// Which entries the playlist may leave out (`_HLS_skip`).
+    /// Kinds of entries that the playlist may skip (`_HLS_skip`).
     pub skip: Option<Skip>,
 }
 
-/// Why the directives of a request are refused. The answer has status 400.
+/// Reason why the directives of a request are refused. The answer has status 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DirectivesError {
-    /// A value is no decimal number below 2^64.
+    /// A value is not a decimal number below 2^64.
     NotANumber {
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
     },
     /// A parameter is given twice.
     Twice {
-        /// The parameter.
+        /// Name of the parameter.
         parameter: &'static str,
     },
-    /// `_HLS_part` without `_HLS_msn`.
+    /// The query has `_HLS_part` without `_HLS_msn`.
     PartWithoutMsn,
 }
 
@@ -60,10 +60,10 @@ impl fmt::Display for DirectivesError {
 impl std::error::Error for DirectivesError {}
 
 impl DeliveryDirectives {
-    /// Reads the directives of a query, given as its pairs of decoded names and values. Other
-    /// parameters are ignored, and so is a value of `_HLS_skip` that the standard does not know.
+    /// Reads the directives of a query, whose names and values are already decoded. Other
+    /// parameters are ignored, and so are values of `_HLS_skip` that the standard does not define.
     ///
-    /// Errors: [`DirectivesError`] for a number that is none, a parameter given twice, and a part
+    /// Errors: [`DirectivesError`] for an invalid number, a parameter given twice, and a part
     /// without a segment.
     ///
     /// ```
@@ -98,8 +98,8 @@ impl DeliveryDirectives {
         Ok(directives)
     }
 
-    /// The query of these directives, without the question mark; empty without directives. The
-    /// parameters are in alphabetical order, as caches need it (section 6.2.5.4).
+    /// Writes the query of these directives, without the question mark; empty without directives.
+    /// Parameters are in alphabetical order, which improves caching (section 6.2.5.4).
     pub fn query(&self) -> String {
         let mut pairs = Vec::new();
         pairs.extend(self.msn.map(|msn| format!("_HLS_msn={msn}")));

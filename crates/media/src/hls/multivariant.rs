@@ -14,30 +14,30 @@ use std::fmt::{self, Write as _};
 /// A variant (EXT-X-STREAM-INF).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
-    /// URI of its playlist.
+    /// URI of the variant's playlist.
     pub uri: String,
-    /// Highest bitrate.
+    /// Highest bitrate of the variant.
     pub bandwidth: BitRate,
-    /// Mean bitrate.
+    /// Mean bitrate of the variant.
     pub average_bandwidth: Option<BitRate>,
-    /// Codecs, as RFC 6381 names them.
+    /// Codecs in the notation of RFC 6381.
     pub codecs: Option<String>,
     /// Width and height in pixels.
     pub resolution: Option<(u32, u32)>,
-    /// Frames a second.
+    /// Frames per second.
     pub frame_rate: Option<f64>,
-    /// Group of its audio renditions.
+    /// Group of the variant's audio renditions.
     pub audio: Option<String>,
-    /// Pathway of content steering to which it belongs. `None` for the pathway `.`.
+    /// Pathway of content steering that has the variant. `None` for the pathway `.`.
     pub pathway_id: Option<String>,
 }
 
-/// Sort of a rendition.
+/// Kind of a rendition.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RenditionKind {
-    /// Sound.
+    /// Audio.
     Audio,
-    /// Pictures.
+    /// Video.
     Video,
     /// Subtitles.
     Subtitles,
@@ -51,34 +51,34 @@ impl RenditionKind {
 /// An alternative rendition (EXT-X-MEDIA).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendition {
-    /// Its sort.
+    /// Kind of the rendition.
     pub kind: RenditionKind,
-    /// Group to which it belongs.
+    /// Group of the rendition.
     pub group_id: String,
-    /// Name that a viewer sees.
+    /// Name of the rendition in players.
     pub name: String,
-    /// URI of its playlist. `None` if the variants contain it.
+    /// URI of the rendition's playlist. `None` if the variants contain the rendition.
     pub uri: Option<String>,
     /// Language (RFC 5646).
     pub language: Option<String>,
-    /// Number of channels, as the attribute CHANNELS has it.
+    /// Number of channels, in the notation of the attribute CHANNELS.
     pub channels: Option<String>,
-    /// Whether players take it unless the viewer chooses.
+    /// Whether players choose the rendition by default, without a choice of the viewer.
     pub is_default: bool,
-    /// Whether players may choose it by themselves.
+    /// Whether players may choose the rendition without the viewer.
     pub is_autoselect: bool,
 }
 
-/// The steering server that players ask (EXT-X-CONTENT-STEERING).
+/// The steering server that players query (EXT-X-CONTENT-STEERING).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steering {
     /// URI of the steering manifest.
     pub server_uri: String,
-    /// Pathway to begin with.
+    /// Pathway that players use first.
     pub pathway_id: Option<String>,
 }
 
-/// Playlist of all renditions of a presentation.
+/// Playlist that lists all renditions of a presentation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MultivariantPlaylist {
     /// Whether each segment of each rendition begins with a key frame.
@@ -92,11 +92,10 @@ pub struct MultivariantPlaylist {
 }
 
 impl MultivariantPlaylist {
-    /// Reads a multivariant playlist. Renditions that are neither sound, pictures nor subtitles are
-    /// ignored.
+    /// Reads a multivariant playlist. Renditions other than audio, video and subtitles are ignored.
     ///
     /// Errors: [`PlaylistError`] for text that does not follow the standard, a playlist without
-    /// variants, a limit of this module, or variables.
+    /// variants, an exceeded limit of this module, or variables.
     pub fn read(bytes: &[u8]) -> Result<Self, PlaylistError> {
         let mut playlist = Self::default();
         let mut tags = read_tags(bytes)?.into_iter();
@@ -131,7 +130,7 @@ impl MultivariantPlaylist {
         Ok(playlist)
     }
 
-    /// The playlist as text.
+    /// Writes the playlist as text.
     pub fn write(&self) -> String {
         let mut text = String::new();
         self.write_to(&mut text).expect("writing to a string cannot fail");
@@ -190,12 +189,12 @@ impl MultivariantPlaylist {
     }
 }
 
-/// Refuses a further entry beyond [`VARIANTS_MAX`].
+/// Refuses an entry beyond [`VARIANTS_MAX`]; `count` is the number of entries before it.
 fn bounded(what: &'static str, count: usize) -> Result<(), PlaylistError> {
     if count < VARIANTS_MAX { Ok(()) } else { Err(PlaylistError::TooMany { what, max: VARIANTS_MAX }) }
 }
 
-/// A text attribute within its limit.
+/// Checks the length of an optional text attribute.
 fn optional(what: &'static str, value: Option<String>) -> Result<Option<String>, PlaylistError> {
     value.map(|value| text(what, value)).transpose()
 }

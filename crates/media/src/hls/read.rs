@@ -1,4 +1,4 @@
-//! Reading of media playlists.
+//! Parser of media playlists.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, section 4.4. Read [`MediaPlaylist::read`].
 
@@ -12,7 +12,7 @@ use m3u8_parser::m3u8::playlist::Playlist;
 use m3u8_parser::m3u8::tags::{self, Tag};
 use std::sync::Arc;
 
-/// The tags of a playlist within its limits.
+/// The tags of a playlist, after a check of its limits.
 pub(super) fn read_tags(bytes: &[u8]) -> Result<Vec<Tag>, PlaylistError> {
     if bytes.len() > PLAYLIST_BYTES_MAX {
         return Err(PlaylistError::TooLong { got: bytes.len() });
@@ -33,7 +33,7 @@ pub(super) fn read_tags(bytes: &[u8]) -> Result<Vec<Tag>, PlaylistError> {
     Ok(playlist.tags)
 }
 
-/// A duration in seconds, to a microsecond.
+/// Converts seconds to a duration, to a microsecond.
 pub(super) fn duration(what: &'static str, seconds: f64) -> Result<Duration, PlaylistError> {
     let max = DURATION_MAX.as_secs_f64();
     if (0.0..=max).contains(&seconds) {
@@ -42,7 +42,7 @@ pub(super) fn duration(what: &'static str, seconds: f64) -> Result<Duration, Pla
     Err(PlaylistError::OutOfRange { what, got: format!("{seconds} s"), allowed: "from 0 s to 1 h" })
 }
 
-/// A URI or name within its limit.
+/// Checks the length and characters of a URI or name.
 pub(super) fn text(what: &'static str, text: String) -> Result<String, PlaylistError> {
     let is_allowed = (1..=TEXT_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control);
     if is_allowed {
@@ -52,7 +52,7 @@ pub(super) fn text(what: &'static str, text: String) -> Result<String, PlaylistE
     Err(PlaylistError::OutOfRange { what, got, allowed: "1 to 2048 bytes without control characters" })
 }
 
-/// Reader of a media playlist, with its state between tags.
+/// Parser of a media playlist, with the state between two tags.
 #[derive(Default)]
 struct Reader {
     playlist: MediaPlaylist,
@@ -71,8 +71,8 @@ struct Reader {
 impl MediaPlaylist {
     /// Reads a media playlist.
     ///
-    /// Errors: [`PlaylistError`] for text that does not follow the standard, goes beyond a limit of
-    /// this module, or uses encryption, variables or I-frames only.
+    /// Errors: [`PlaylistError`] for text that does not follow the standard, exceeds a limit of
+    /// this module, or uses encryption, variables or I-frame playlists.
     ///
     /// ```
     /// use anabranch_media::hls::MediaPlaylist;
@@ -241,7 +241,8 @@ impl Reader {
     }
 }
 
-/// The range of a resource. A range without an offset follows `last` in the same resource.
+/// The range of a resource. A range without an offset begins at the end of `last`, if `last` is in
+/// the same resource.
 fn resolve_range(
     range: Option<tags::ByteRange>,
     uri: &str,

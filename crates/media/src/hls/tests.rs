@@ -1,13 +1,13 @@
-//! Playlists of the draft and of media servers, read and written back.
+//! Tests of the reader and the writer, with playlists of the draft and of media servers.
 
 use super::*;
 use proptest::prelude::*;
 
-/// The form that MediaMTX writes: parts of 200 ms, segments of 1 s, 7 segments.
+/// A playlist in the format of MediaMTX: parts of 200 ms, segments of 1 s, 7 segments.
 pub(super) const MEDIAMTX: &str = include_str!("../../tests/hls/mediamtx.m3u8");
-/// The form that OvenMediaEngine writes: parts of 0.2 s, segments of 6 s.
+/// A playlist in the format of OvenMediaEngine: parts of 0.2 s, segments of 6 s.
 const OVEN: &str = include_str!("../../tests/hls/ovenmediaengine.m3u8");
-/// The form that ffmpeg's `hls` muxer writes for fragmented MP4.
+/// A playlist in the format of ffmpeg's `hls` muxer for fragmented MP4.
 const FFMPEG: &str = include_str!("../../tests/hls/ffmpeg.m3u8");
 
 fn read(text: &str) -> MediaPlaylist {
@@ -47,7 +47,7 @@ fn ffmpeg_playlist_is_read() {
 }
 
 #[test]
-fn byte_range_without_offset_follows_the_last() {
+fn byte_range_without_offset_follows_the_previous_range() {
     let text = "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n#EXT-X-BYTERANGE:10@5\na\n\
                 #EXTINF:2,\n#EXT-X-BYTERANGE:7\na\n#EXTINF:2,\n#EXT-X-BYTERANGE:3\nb\n";
     let playlist = read(text);
@@ -110,7 +110,7 @@ fn hostile_playlists_are_refused() {
 }
 
 #[test]
-fn multivariant_playlist_reads_back() {
+fn multivariant_playlist_survives_a_round_trip() {
     let text = "#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-INDEPENDENT-SEGMENTS\n\
         #EXT-X-CONTENT-STEERING:SERVER-URI=\"/steer\",PATHWAY-ID=\"a\"\n\
         #EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"aac\",NAME=\"en\",LANGUAGE=\"en\",CHANNELS=\"2\",DEFAULT=YES,AUTOSELECT=YES,URI=\"a.m3u8\"\n\
@@ -125,7 +125,7 @@ fn multivariant_playlist_reads_back() {
 }
 
 #[test]
-fn directives_are_written_and_invalid_ones_refused() {
+fn directives_are_written_and_invalid_directives_refused() {
     let all = DeliveryDirectives { msn: Some(7), part: Some(0), skip: Some(Skip::Segments) };
     assert_eq!(all.query(), "_HLS_msn=7&_HLS_part=0&_HLS_skip=YES");
     let wrong: [&[(&str, &str)]; 5] = [
@@ -220,12 +220,12 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn written_playlists_read_back(playlist in playlists()) {
+    fn playlists_survive_a_round_trip(playlist in playlists()) {
         prop_assert_eq!(MediaPlaylist::read(playlist.write().as_bytes()), Ok(playlist));
     }
 
     #[test]
-    fn delta_updates_resolve_to_the_whole(playlist in playlists()) {
+    fn delta_updates_resolve_to_the_whole_playlist(playlist in playlists()) {
         if let Some(delta) = playlist.delta() {
             let skipped = delta.skipped_segments as usize;
             let kept: u64 = playlist.segments[skipped..].iter().map(|segment| segment.duration.as_ps()).sum();
@@ -242,13 +242,13 @@ proptest! {
     }
 
     #[test]
-    fn random_text_never_panics(text in "(#EXT(INF|-X-PART|-X-MAP|-X-SKIP)?:?[A-Z=,\"0-9.@]{0,20}\n?){0,12}") {
+    fn random_text_causes_no_panic(text in "(#EXT(INF|-X-PART|-X-MAP|-X-SKIP)?:?[A-Z=,\"0-9.@]{0,20}\n?){0,12}") {
         let _ = MediaPlaylist::read(format!("#EXTM3U\n{text}").as_bytes());
         let _ = MultivariantPlaylist::read(format!("#EXTM3U\n{text}").as_bytes());
     }
 
     #[test]
-    fn directives_survive_their_query(msn: u64, part: Option<u64>, skip: bool) {
+    fn directives_survive_a_query_round_trip(msn: u64, part: Option<u64>, skip: bool) {
         let asked = DeliveryDirectives { msn: Some(msn), part, skip: skip.then_some(Skip::SegmentsAndDateRanges) };
         let query = asked.query();
         let pairs = query.split('&').map(|pair| pair.split_once('=').expect("a pair"));

@@ -1,7 +1,7 @@
-//! The text form of playlists.
+//! Writer of playlists.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, section 4.4. Leaves out: line breaks and quotation marks in
-//! URIs and names, which the standard cannot express and which are left out of the text. Read
+//! URIs and names, which the standard cannot express and which are not written. Read
 //! [`MediaPlaylist::write`].
 
 use super::{ByteRange, HintKind, MediaPlaylist, Part, PreloadHint, SegmentHead};
@@ -9,7 +9,7 @@ use anabranch_units::Duration;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// A duration in seconds with six decimals at the most, rounded to the nearest microsecond.
+/// A duration in seconds with at most six decimals, rounded to the nearest microsecond.
 ///
 /// ```
 /// use anabranch_media::hls::seconds;
@@ -21,7 +21,7 @@ pub fn seconds(duration: Duration) -> impl fmt::Display {
     Seconds(duration)
 }
 
-/// See [`seconds`].
+/// Text form of a duration, in seconds.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -33,7 +33,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Text inside quotation marks.
+/// Text that is written inside quotation marks.
 pub(super) struct QuotedText<'a>(pub &'a str);
 
 impl fmt::Display for QuotedText<'_> {
@@ -44,7 +44,7 @@ impl fmt::Display for QuotedText<'_> {
     }
 }
 
-/// `LENGTH@OFFSET`.
+/// Text form of a range: `LENGTH@OFFSET`.
 struct Range(ByteRange);
 
 impl fmt::Display for Range {
@@ -54,7 +54,7 @@ impl fmt::Display for Range {
 }
 
 impl MediaPlaylist {
-    /// The playlist as text.
+    /// Writes the playlist as text.
     ///
     /// Units: durations have six decimals; the target duration is rounded up to whole seconds.
     pub fn write(&self) -> String {
@@ -114,7 +114,7 @@ impl MediaPlaylist {
         Ok(())
     }
 
-    /// EXT-X-SERVER-CONTROL and EXT-X-PART-INF.
+    /// Writes EXT-X-SERVER-CONTROL and EXT-X-PART-INF.
     fn write_control(&self, text: &mut String) -> fmt::Result {
         let control = &self.server_control;
         let duration = |name: &str, duration: Option<Duration>| {
@@ -139,7 +139,7 @@ impl MediaPlaylist {
     }
 }
 
-/// Attributes that precede a segment; the map only where it changes.
+/// Writes the attributes that precede a segment. The map is written only where it changes.
 fn write_head(text: &mut String, head: &SegmentHead, map: &mut Option<Arc<super::Resource>>) -> fmt::Result {
     if head.is_discontinuous {
         writeln!(text, "#EXT-X-DISCONTINUITY")?;
@@ -160,7 +160,7 @@ fn write_head(text: &mut String, head: &SegmentHead, map: &mut Option<Arc<super:
     Ok(())
 }
 
-/// EXT-X-PART.
+/// Writes EXT-X-PART.
 fn write_part(text: &mut String, part: &Part) -> fmt::Result {
     write!(text, "#EXT-X-PART:DURATION={},URI={}", Seconds(part.duration), QuotedText(&part.resource.uri))?;
     if let Some(range) = part.resource.range {
@@ -176,7 +176,7 @@ fn write_part(text: &mut String, part: &Part) -> fmt::Result {
     Ok(())
 }
 
-/// EXT-X-PRELOAD-HINT.
+/// Writes EXT-X-PRELOAD-HINT.
 fn write_hint(text: &mut String, hint: &PreloadHint) -> fmt::Result {
     let kind = match hint.kind {
         HintKind::Part => "PART",

@@ -1,10 +1,10 @@
 //! Playout buffer of a player: media that is loaded and not yet played, and the stalls.
 //!
-//! Leaves out: what is loaded, and when. Read [`Playout`].
+//! Leaves out: the choice of the media to load, and the time of loading. Read [`Playout`].
 
 use anabranch_units::{Duration, Instant};
 
-/// A buffer that fills by media and empties as time passes.
+/// A buffer that media fills and playback empties.
 ///
 /// Invariant: until the end of the media, all time since playback began is played or stalled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,8 @@ pub struct Playout {
     /// Media in the buffer at `updated_at`.
     level: Duration,
     updated_at: Instant,
-    /// Whether the buffer has emptied, not stalled, since `updated_at`.
+    /// Whether media has been playing since `updated_at`; otherwise playback has not begun or
+    /// stalls.
     is_playing: bool,
     /// Whether no media follows.
     has_ended: bool,
@@ -23,7 +24,7 @@ pub struct Playout {
 }
 
 impl Playout {
-    /// An empty buffer of a player that is opened at `now`.
+    /// Creates the empty buffer of a player that is opened at `now`.
     pub const fn new(now: Instant) -> Self {
         Self {
             opened_at: now,
@@ -37,7 +38,7 @@ impl Playout {
         }
     }
 
-    /// Plays, or stalls, until `now`.
+    /// Advances playback or the stall to `now`.
     pub fn advance(&mut self, now: Instant) {
         let passed = now.saturating_since(self.updated_at);
         self.updated_at = self.updated_at.max(now);
@@ -54,7 +55,7 @@ impl Playout {
         }
     }
 
-    /// Adds media at `now`. Playback begins, or resumes, at a level of `needed`.
+    /// Adds `media` at `now`. Playback begins, or resumes, once the level reaches `needed`.
     pub fn add(&mut self, now: Instant, media: Duration, needed: Duration) {
         self.advance(now);
         self.has_ended = false;
@@ -65,7 +66,7 @@ impl Playout {
         }
     }
 
-    /// Notes at `now` that no media follows: an empty buffer is no stall.
+    /// Records at `now` that no media follows, so an empty buffer is no stall.
     pub fn end(&mut self, now: Instant) {
         self.advance(now);
         self.has_ended = true;
@@ -79,7 +80,7 @@ impl Playout {
     pub const fn updated_at(&self) -> Instant {
         self.updated_at
     }
-    /// Whether media played at the last update.
+    /// Whether media was playing at the last update.
     pub const fn is_playing(&self) -> bool {
         self.is_playing
     }
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn late_media_is_one_stall() {
+    fn late_media_cause_one_stall() {
         let at = |ms| Instant::ZERO + Duration::from_ms(ms);
         let second = Duration::from_secs(1);
         let mut playout = Playout::new(at(0));
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(playout.began_after(), Some(Duration::from_ms(100)));
     }
     #[test]
-    fn end_of_the_media_is_no_stall() {
+    fn end_of_media_causes_no_stall() {
         let at = |ms| Instant::ZERO + Duration::from_ms(ms);
         let second = Duration::from_secs(1);
         let mut playout = Playout::new(at(0));

@@ -1,4 +1,4 @@
-//! The estimator on a link in virtual time that streams of parts share.
+//! Tests of the estimator in virtual time, on a link that several streams of parts share.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,12 +7,12 @@ const STEP: Duration = Duration::from_ms(10);
 /// Duration of a part.
 const PART: Duration = Duration::from_ms(200);
 
-/// Bytes of a rate in a time.
+/// Bytes transferred at a rate in a time.
 fn bytes(rate: BitRate, time: Duration) -> u64 {
     (u128::from(rate.as_bps()) * u128::from(time.as_ns()) / 8_000_000_000) as u64
 }
 
-/// Streams that fetch each part once it is whole, over a link that divides its rate among them.
+/// Streams that fetch each part once it is complete, over a link that divides its rate equally.
 struct Link {
     now: Instant,
     rate: BitRate,
@@ -23,11 +23,11 @@ struct Link {
 
 struct Stream {
     bitrate: BitRate,
-    /// When the next part is whole.
+    /// Time at which the next part is complete.
     next_at: Instant,
-    /// Parts that are whole and not fetched.
+    /// Number of complete parts that are not yet fetched.
     parts: u64,
-    /// Transfer under way: number and bytes left.
+    /// Transfer in progress: number and remaining bytes.
     under_way: Option<(u64, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl Link {
         Self { now: Instant::ZERO, rate: declared, estimator, streams, transfers: 0 }
     }
 
-    /// Ends all streams but the first ones.
+    /// Ends all streams after the first `count`.
     fn keep(&mut self, count: usize) {
         let ended = self.streams.drain(count.min(self.streams.len())..);
         for (transfer, _) in ended.filter_map(|stream| stream.under_way) {
@@ -59,7 +59,7 @@ impl Link {
             for stream in &mut self.streams {
                 if stream.next_at <= self.now {
                     stream.next_at += PART;
-                    // A playlist lists the last seconds.
+                    // A playlist lists at most 40 parts, the last 8 s.
                     stream.parts = (stream.parts + 1).min(40);
                 }
                 if let Some((transfer, left)) = &mut stream.under_way {
@@ -102,7 +102,7 @@ proptest! {
         let mut link = Link::new(declared, &streams);
         link.run(Duration::from_secs(5), |_| ());
         prop_assert_eq!(link.estimator.estimate(), None, "the streams fit");
-        // Less than the streams need.
+        // The rate is below what the streams need.
         link.rate = BitRate::bps(load(&streams) * percent / 100);
         link.run(Duration::from_secs(6), |_| ());
         let estimate = link.estimator.estimate().expect("measured").as_bps();
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn estimate_is_never_above_the_declared(
+    fn estimate_never_exceeds_the_declared_capacity(
         declared in prop_oneof![Just(0u64), 1..10_000_000u64, Just(u64::MAX)],
         steps in prop::collection::vec((0..5u8, 0..6u64, any::<u64>()), 0..200),
     ) {
@@ -164,7 +164,7 @@ fn healed_link_regains_its_declared_capacity() {
 }
 
 #[test]
-fn windows_of_a_limited_parent_do_not_count() {
+fn windows_of_a_limited_parent_are_discarded() {
     let declared = BitRate::mbps(10);
     let mut link = Link::new(declared, &[BitRate::mbps(1); 8]);
     link.rate = BitRate::mbps(3);
@@ -182,12 +182,12 @@ fn windows_of_a_limited_parent_do_not_count() {
 }
 
 #[test]
-fn failed_trials_become_rare() {
+fn failed_trials_back_off() {
     let streams = [BitRate::mbps(1); 8];
     let mut link = Link::new(BitRate::mbps(10), &streams);
     link.rate = BitRate::mbps(4);
     link.run(Duration::from_secs(10), |_| ());
-    // Streams for four fifths of the estimate are admitted.
+    // The number of streams follows the estimate: they need four fifths of the estimated rate.
     let (mut trials, mut before) = (0, None);
     for _ in 0..600 {
         let estimate = link.estimator.estimate().expect("measured").as_bps();

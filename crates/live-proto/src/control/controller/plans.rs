@@ -5,58 +5,58 @@ use crate::{Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, LinkId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Work for an optimiser: the network as the nodes report it, and the demand.
+/// Input of the optimiser: the network as nodes report it, and the demand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanJob {
-    /// Number of the job; the plan is handed back with it.
+    /// Number of the job, which is returned with the plan.
     pub number: u64,
-    /// Rate of each link that may be planned, by [`LinkId`]: the believed capacity without the
-    /// slack, and zero for links of failed and of excluded nodes.
+    /// Plannable rate of each link, by [`LinkId`]: the estimated capacity minus the slack, and zero
+    /// for links of failed and of excluded nodes.
     pub capacities: Vec<BitRate>,
     /// Sources that import each object.
     pub imports: BTreeMap<Object, BTreeSet<NodeId>>,
-    /// Viewers of each group, served or not.
+    /// Number of viewers by group and object, served or not.
     pub demand: BTreeMap<(GroupId, Object), u64>,
-    /// Nodes that must carry nothing.
+    /// Nodes that must not carry any stream.
     pub excluded: BTreeSet<NodeId>,
-    /// The present trees and places of viewers: moves of running streams have a price.
+    /// Current trees and assignments of viewers, as moving a running stream has a cost.
     pub running: Plan,
 }
 
-/// Trees and places of viewers.
+/// Trees and assignments of viewers to edges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Parent of each node for each object that it carries. Sources have none.
+    /// Parent of each node for each object that the node carries. Sources have no entries.
     pub parents: BTreeMap<(NodeId, Object), NodeId>,
-    /// Edge at which a group watches an object.
+    /// Edge at which each group watches each object.
     pub edges: BTreeMap<(GroupId, Object), NodeId>,
 }
 
-/// Refusal of a plan; the tables stay as they are.
+/// Reason why a plan is refused. The tables stay unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The plan answers another job than the last.
+    /// The plan belongs to another job than the pending job.
     OtherJob {
-        /// Job of the plan.
+        /// Number of the plan's job.
         number: u64,
-        /// Job that waits for a plan.
+        /// Number of the pending job.
         pending: Option<u64>,
     },
-    /// A route between nodes without a link.
+    /// A route between two nodes without a link.
     NoLink(NodeId, NodeId),
-    /// A link with more streams than it can carry.
+    /// A link whose streams exceed its capacity.
     OverCapacity {
-        /// The link.
+        /// The overloaded link.
         link: LinkId,
         /// Sum of the planned bitrates.
         planned: BitRate,
         /// Capacity of the link.
         capacity: BitRate,
     },
-    /// A route to a node that neither imports nor receives the object.
+    /// A route whose parent neither imports nor receives the object.
     NoStream(NodeId, Object),
-    /// A group at a node that is not one of its edges.
+    /// A group assigned to a node that is not one of its edges.
     NotAnEdge(GroupId, NodeId),
 }
 
@@ -110,7 +110,7 @@ impl Plan {
         Ok(loads.into_iter().map(BitRate::bps).collect())
     }
 
-    /// Checks that each route has a link, each link its capacity, and each object a source.
+    /// Checks that each route has a link, each link enough capacity, and each object a source.
     pub(crate) fn check(
         &self,
         network: &Network,

@@ -1,13 +1,13 @@
-//! The stages that lead from the present tables to a plan.
+//! The stages that lead from the current tables to a plan.
 //!
-//! A stage adds the routes whose links have room beside everything that may still run there: the
-//! routes of the last tables and the streams that nodes report. When the nodes have moved, the
-//! capacity of their old routes serves the next stage.
+//! A stage adds the routes whose links have room beside all streams that may still run on them.
+//! These are the streams of the last tables, and the streams that nodes report. When the nodes have
+//! moved their streams, the capacity of the old routes is free for the next stage.
 //!
-//! Local decisions can fill two links of a node with each other's planned streams. Neither stream can
-//! move without a break, so the next stage has both in its tables where they run. The plan's route
-//! returns when its link has room. A route without room and without a running stream leaves the
-//! tables.
+//! Local decisions can fill two links of a node with each other's planned streams. Neither stream
+//! can move without an interruption, so the next stage keeps both streams in the tables where they
+//! run. The planned route returns when its link has room. A route without room and without a
+//! running stream leaves the tables.
 
 use super::{Controller, ControllerEvent, Plan, Table, link_between};
 use crate::control::controller::HISTORY_MAX;
@@ -24,23 +24,23 @@ type Routes = BTreeMap<(NodeId, Object), NodeId>;
 /// Progress of a stage.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nothing is under way.
+    /// No stage is in progress.
     #[default]
     Idle,
-    /// The reflectors install the tables.
+    /// The reflectors install the tables, since this time.
     Reflectors(Instant),
-    /// The edges install the tables.
+    /// The edges install the tables, since this time.
     Edges(Instant),
-    /// Streams move.
+    /// Nodes move their streams, since this time.
     Moves(Instant),
 }
 
-/// The way from the present tables to a plan.
+/// Progress of the transition from the current tables to a plan.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlanTransition {
     target: Option<Plan>,
     stage: Stage,
-    /// Moves of running streams that the round has left.
+    /// Number of running streams that this round may still move.
     moves_left: usize,
 }
 
@@ -49,25 +49,25 @@ impl PlanTransition {
         self.target.is_none() && self.stage == Stage::Idle
     }
 
-    /// Ends the way to the plan with the stage that is under way.
+    /// Drops the plan: no stage follows the stage in progress.
     pub(super) fn drop_target(&mut self) {
         self.target = None;
     }
 
-    /// Whether nodes of this tier should have the last tables.
+    /// Whether nodes of this tier may receive the last tables in this stage.
     pub(super) fn is_open_to(&self, tier: Tier) -> bool {
         tier != Tier::Edge || !matches!(self.stage, Stage::Reflectors(_))
     }
 }
 
-/// Streams that may use each link during a stage.
+/// Streams that may use each link during a stage, and the links' loads.
 struct StageLoad {
     streams: BTreeSet<(LinkId, Object)>,
     loads_bps: Vec<u64>,
 }
 
 impl StageLoad {
-    /// Whether the link has room for the stream, or already has it.
+    /// Adds the stream if the link has room. Returns whether the link has the stream.
     fn take(&mut self, link: LinkId, object: Object, capacity: BitRate) -> bool {
         let load = self.loads_bps[link.index()].saturating_add(object.bitrate.as_bps());
         if self.streams.contains(&(link, object)) {
@@ -89,8 +89,8 @@ impl StageLoad {
 }
 
 impl Controller {
-    /// Takes a plan as the target. Tables that are on their way are installed first. Moves that are
-    /// under way count as running streams in the next stage.
+    /// Sets a plan as the target. Tables being sent are installed first. Moves in progress count as
+    /// running streams in the next stage.
     pub(super) fn begin(&mut self, plan: Plan) {
         if matches!(self.staging.stage, Stage::Moves(_)) {
             self.staging.stage = Stage::Idle;
@@ -99,7 +99,7 @@ impl Controller {
         self.staging.moves_left = self.settings.moves_max;
     }
 
-    /// Takes the next steps of the stage that are possible now.
+    /// Advances the stage as far as possible now.
     pub(super) fn advance(&mut self, now: Instant) {
         let timeout = self.settings.stage_timeout;
         let is_over = |since: Instant| now >= since + timeout;
@@ -127,7 +127,7 @@ impl Controller {
         }
     }
 
-    /// Whether all nodes of a tier that are up have the last tables.
+    /// Whether all live nodes of a tier have installed the last tables.
     fn have_installed(&self, tier: Tier) -> bool {
         let of_tier = |node: &NodeId| self.network.node(*node).tier == tier;
         self.views().filter(|(node, _)| of_tier(node)).all(|(_, view)| view.version == self.version)
@@ -146,9 +146,10 @@ impl Controller {
         let present = self.routes();
         let (next, left, moves_left) = self.staged(&present, &target);
         let tables = self.entries(&next);
-        // The first tables of a lead replace the entries of earlier leads, whatever they are.
+        // The first tables of a lead are always issued, as they replace all entries of earlier
+        // leads.
         if &tables == self.tables() && self.version.decision > 0 {
-            // The places of viewers may still differ.
+            // Assignments of viewers may still differ.
             self.staging.target = Some(target);
             self.publish();
             self.staging.target = None;
@@ -186,7 +187,7 @@ impl Controller {
         routes.collect()
     }
 
-    /// The links that these routes use.
+    /// The load of these routes on the links.
     fn in_use<'a>(&self, routes: impl IntoIterator<Item = (&'a (NodeId, Object), &'a NodeId)>) -> StageLoad {
         let links = self.network.links().len();
         let mut used = StageLoad { streams: BTreeSet::new(), loads_bps: vec![0; links] };
@@ -198,9 +199,9 @@ impl Controller {
         used
     }
 
-    /// The routes of the last tables that nodes follow or can move to: the link has room beside all
-    /// running streams. A running stream that cannot move keeps the route by which it runs. Routes
-    /// over failed links stay until the plan replaces them.
+    /// The routes of the last tables that nodes follow or can move to, because the link has room
+    /// beside all running streams. If a running stream cannot move, its current route is used.
+    /// Routes over failed links stay until the plan replaces them.
     fn attainable(&self, present: &Routes, running: &Routes) -> Routes {
         let mut used = self.in_use(running);
         let capacities = self.capacities();
@@ -225,11 +226,11 @@ impl Controller {
         routes
     }
 
-    /// The routes of the next stage, the number of the target's routes that are left, and the
-    /// number of moves that are left.
+    /// The routes of the next stage, the number of the target's routes that are still missing, and
+    /// the number of moves still allowed.
     fn staged(&self, present: &Routes, target: &Plan) -> (Routes, usize, usize) {
         let (capacities, running) = (self.capacities(), self.running());
-        // Nodes have the last tables until they install the next ones.
+        // Nodes keep the last tables until they install the next tables.
         let mut used = self.in_use(present.iter().chain(&running));
         let mut moves_left = self.staging.moves_left;
         let mut left = 0;
@@ -246,7 +247,7 @@ impl Controller {
                 let is_fed = self.network.node(*parent).tier == Tier::Source
                     || next.get(&(*parent, object)) == target.parents.get(&(*parent, object));
                 let is_move = running.get(key).is_some_and(|running| running != parent);
-                // A route that has just left the tables is still in force at its node.
+                // A route that was just removed from the tables is still in force at its node.
                 let is_withdrawn = present.get(key) == Some(parent);
                 let is_allowed = !is_withdrawn && (!is_move || moves_left > 0);
                 if is_fed && is_allowed && used.take(link, object, capacities[link.index()]) {
@@ -260,7 +261,7 @@ impl Controller {
         (next, left, moves_left)
     }
 
-    /// The entries of these routes. An entry whose route and evidence hold stays as it is.
+    /// Table entries for these routes. An entry with an equal route and valid evidence is reused.
     fn entries(&self, routes: &Routes) -> Vec<Table> {
         let viewers = self.viewers();
         let percent = self.settings.stale_percent;
@@ -289,7 +290,7 @@ impl Controller {
         tables.into_iter().zip(self.tables()).map(share).collect()
     }
 
-    /// Viewers of each object at each node.
+    /// Number of viewers of each object at each node.
     fn viewers(&self) -> BTreeMap<(NodeId, Object), u64> {
         let mut viewers = BTreeMap::new();
         for (node, view) in self.views() {
@@ -301,7 +302,7 @@ impl Controller {
         viewers
     }
 
-    /// Publishes the places of viewers whose edges have their tables.
+    /// Publishes the assignments of viewers to edges that have installed their tables.
     fn publish(&mut self) {
         let Some(target) = &self.staging.target else { return };
         let tables = self.tables();

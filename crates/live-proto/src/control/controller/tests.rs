@@ -1,4 +1,4 @@
-//! Tests of the controller with nodes that follow every update at once.
+//! Tests of the controller with nodes that apply every update immediately.
 
 use super::*;
 use crate::control::differences::DeltaSender;
@@ -17,8 +17,8 @@ fn object(channel: u32) -> Object {
     Object { channel: ChannelId(channel), bitrate: BitRate::mbps(2) }
 }
 
-/// A controller, and nodes that install each update and follow it at once. Two reflectors and two
-/// edges, fully connected, by links of `mbps`.
+/// A controller, and nodes that install each update and move their streams immediately: a source,
+/// two reflectors and two edges, fully connected by links of `mbps`.
 struct Net {
     now: Instant,
     controller: Controller,
@@ -27,14 +27,14 @@ struct Net {
     streams: Vec<DeltaSender<Object, Option<NodeId>>>,
     viewers: Vec<DeltaSender<(GroupId, Object), u64>>,
     silent: BTreeSet<NodeId>,
-    /// Streams that run, where they differ from the tables: all other routes of these nodes have none.
+    /// Running streams of nodes whose streams differ from their tables. These nodes run no others.
     local: BTreeMap<NodeId, BTreeMap<Object, NodeId>>,
-    /// Highest load of each link over tables that were in force together.
+    /// Highest planned load of each link, over the old and new tables of one update together.
     loads_bps_max: Vec<u64>,
     issued: usize,
-    /// Capacity that nodes report; the declared one if `None`.
+    /// Capacity that nodes report; `None` for the declared capacity.
     reported: Option<BitRate>,
-    /// Viewers of object 0 at E1.
+    /// Number of viewers of object 0 at E1.
     watching: u64,
 }
 
@@ -113,12 +113,13 @@ impl Net {
     fn pump(&mut self) {
         while let Some((node, message)) = self.controller.poll_transmit() {
             let Some(update) = message.update.filter(|_| !self.silent.contains(&node)) else { continue };
-            // As a node does: a later report gets the right difference.
+            // An update whose base is not installed is ignored, as by a real node. A later report
+            // gets the right difference.
             let installed = self.versions[node.index()];
             if update.version <= installed || update.base.is_some_and(|base| base != installed) {
                 continue;
             }
-            // Streams of the old table run until the new ones deliver.
+            // Streams of the old table run until the streams of the new table deliver.
             let old = self.tables[node.index()].clone();
             let table = &mut self.tables[node.index()];
             if update.base.is_none() {
@@ -149,7 +150,7 @@ impl Net {
         }
     }
 
-    /// Hands in a plan: each object's reflector, at both edges.
+    /// Hands in a plan: the reflector of each object, for both edges.
     fn plan(&mut self, reflectors: &[NodeId]) -> Result<(), PlanError> {
         self.controller.timers.round = self.now;
         self.controller.handle_timeout(self.now);
@@ -179,7 +180,7 @@ proptest! {
     fn no_link_is_planned_above_its_capacity_during_moves(
         plans in prop::collection::vec(prop::collection::vec(any::<bool>(), 0..6), 1..4),
     ) {
-        // Room for four of six objects on each link.
+        // Each link has room for four of six objects.
         let mut net = Net::new(8, settings());
         for plan in plans {
             let reflectors: Vec<_> = plan.iter().map(|first| if *first { R1 } else { R2 }).collect();
@@ -189,7 +190,8 @@ proptest! {
             net.run(SECOND * 30);
             prop_assert!(net.controller.is_settled());
             if taken.is_ok() {
-                // Each edge moves every object: with room on both ways all of them arrive.
+                // Both edges move every object, and the links of both reflectors have room, so all
+                // moves complete.
                 let mut wanted: Vec<_> = reflectors.iter().copied().map(Some).collect();
                 wanted.resize(6, None);
                 prop_assert_eq!(net.planned(E1), wanted);
@@ -201,8 +203,8 @@ proptest! {
 }
 
 #[test]
-fn full_links_swap_nothing() {
-    // Room for one object on each link: a swap of two has no first step.
+fn streams_on_full_links_are_not_swapped() {
+    // Each link has room for one object, so a swap of two objects has no first step.
     let mut net = Net::new(3, settings());
     net.plan(&[R1, R2]).expect("one object on each way");
     net.run(SECOND * 30);
@@ -214,8 +216,8 @@ fn full_links_swap_nothing() {
 }
 
 #[test]
-fn streams_on_full_links_are_planned_where_they_run() {
-    // Room for one object on each link. Local decisions have swapped the two objects of the plan.
+fn full_links_keep_streams_that_local_decisions_placed() {
+    // Each link has room for one object. Local decisions have swapped the two planned objects.
     let mut net = Net::new(3, settings());
     net.plan(&[R1, R2]).expect("one object on each way");
     net.run(SECOND * 30);
@@ -229,7 +231,7 @@ fn streams_on_full_links_are_planned_where_they_run() {
     assert!(net.controller.is_settled());
     assert_eq!(net.planned(E1)[..2], [Some(R2), Some(R1)]);
     assert_eq!(net.planned(R1)[..2], [None, None], "its link is full, and nothing is lost by a local route");
-    // A stream ends, and the other one has room to move back.
+    // One stream ends, so the other stream has room to move back.
     for node in [R2, E1, E2] {
         net.local.get_mut(&node).expect("set above").remove(&object(0));
     }
@@ -244,7 +246,7 @@ fn streams_on_full_links_are_planned_where_they_run() {
 }
 
 #[test]
-fn link_that_a_local_stream_fills_gets_no_route() {
+fn link_full_of_local_streams_gets_no_route() {
     let mut net = Net::new(3, settings());
     net.local = [(E1, [(object(1), R1)].into()), (R1, [(object(1), S)].into())].into();
     net.run(SECOND);
@@ -272,7 +274,7 @@ fn round_moves_no_more_streams_than_its_limit() {
 }
 
 #[test]
-fn plan_above_a_capacity_changes_nothing() {
+fn plan_above_a_link_capacity_is_refused() {
     let mut net = Net::new(3, settings());
     let error = net.plan(&[R1, R1]).expect_err("two objects on one way");
     assert!(matches!(error, PlanError::OverCapacity { .. }), "{error}");
@@ -292,14 +294,14 @@ fn report_above_the_declared_capacity_counts_as_declared() {
 }
 
 #[test]
-fn slack_stays_unplanned() {
+fn plan_that_uses_the_slack_is_refused() {
     let mut net = Net::new(10, ControllerSettings { slack_ppm: 200_000, ..settings() });
     assert!(net.plan(&[R1; 5]).is_err(), "10 of 10 Mbit/s");
     net.plan(&[R1; 4]).expect("8 of 10 Mbit/s");
 }
 
 #[test]
-fn slack_of_a_whole_link_is_refused() {
+fn slack_of_100_percent_is_refused() {
     let net = Net::new(10, ControllerSettings { slack_ppm: 999_999, ..settings() });
     let whole = ControllerSettings { slack_ppm: 1_000_000, ..settings() };
     let refused = Controller::new(Instant::ZERO, net.controller.network.clone(), vec![], 1, whole);
@@ -308,7 +310,7 @@ fn slack_of_a_whole_link_is_refused() {
 }
 
 #[test]
-fn demand_is_what_an_optimiser_takes() {
+fn reported_demand_is_capped_at_the_optimisers_limit() {
     let mut net = Net::new(10, settings());
     net.watching = u64::MAX;
     net.run(SECOND);
@@ -338,7 +340,7 @@ fn changed_network_is_planned_at_once() {
     let job = net.controller.poll_job().expect("nodes that have not started are no missing majority");
     assert_eq!((job.capacities[0], job.capacities[1]), (BitRate::mbps(3), BitRate::mbps(10)));
     assert_eq!(job.capacities.len(), 7);
-    // The stages to the new plan leave one of two streams on the narrow link.
+    // The stages of the new plan keep one of two streams on the narrow link.
     let plan = Plan { parents: [((R1, object(0)), S), ((E2, object(0)), R1)].into(), ..Plan::default() };
     net.controller.handle_plan(net.now, job.number, plan).expect("2 of 3 Mbit/s");
     net.run(SECOND * 30);
@@ -346,7 +348,7 @@ fn changed_network_is_planned_at_once() {
 }
 
 #[test]
-fn network_with_fewer_links_changes_nothing() {
+fn network_with_fewer_links_is_refused() {
     let mut net = Net::new(10, settings());
     let before = net.controller.network.clone();
     let fewer = Network::new(before.nodes().to_vec(), before.links()[1..].to_vec()).expect("good links");
@@ -358,7 +360,7 @@ fn network_with_fewer_links_changes_nothing() {
 }
 
 #[test]
-fn dns_follows_the_tables() {
+fn dns_assignments_follow_installed_tables() {
     let mut net = Net::new(100, settings());
     net.silent.insert(E1);
     net.plan(&[R1]).expect("a wide link");
@@ -387,7 +389,7 @@ fn unmapped_group_gets_an_edge_that_has_the_object() {
 }
 
 #[test]
-fn controller_that_hears_no_majority_keeps_its_tables() {
+fn controller_without_reports_of_a_majority_creates_no_job() {
     let mut net = Net::new(100, settings());
     net.silent.extend([S, R1, R2]);
     net.run(SECOND * 7);
@@ -401,7 +403,7 @@ fn controller_that_hears_no_majority_keeps_its_tables() {
 }
 
 #[test]
-fn ended_drained_nodes_do_not_stop_plans() {
+fn stopped_drained_nodes_do_not_count_against_majority() {
     let mut net = Net::new(100, ControllerSettings::default());
     for node in [R1, E2] {
         net.controller.handle_drain(net.now, node);
@@ -421,7 +423,7 @@ fn ended_drained_nodes_do_not_stop_plans() {
 }
 
 #[test]
-fn controller_that_was_frozen_counts_no_node_as_silent() {
+fn resumed_controller_counts_no_node_as_silent() {
     let mut net = Net::new(100, settings());
     net.plan(&[R1]).expect("a wide link");
     net.run(SECOND * 8);
@@ -433,7 +435,7 @@ fn controller_that_was_frozen_counts_no_node_as_silent() {
     };
     assert_eq!(silent(&mut net.controller), 0);
     assert!(net.controller.poll_job().is_none(), "the reports come first");
-    // The nodes are gone indeed.
+    // The nodes are really down now.
     for _ in 0..7 {
         net.now += SECOND;
         net.controller.handle_timeout(net.now);

@@ -1,4 +1,4 @@
-//! The controller's knowledge of the network, for directories and operators.
+//! Views of the controller's state, for directories and operators.
 
 use super::Controller;
 use crate::control::messages::GroupId;
@@ -7,33 +7,34 @@ use crate::{NodeId, Object};
 use anabranch_units::BitRate;
 
 impl Controller {
-    /// Whether a node reports.
+    /// Whether a node's reports arrive.
     pub fn is_reporting(&self, node: NodeId) -> bool {
         self.is_up(node)
     }
 
-    /// Whether a node takes new streams: it reports and is not drained.
+    /// Whether a node accepts new streams: it reports and is not drained.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.is_up(node) && !self.draining.contains(&node)
     }
 
-    /// Version of the tables that a node reports.
+    /// Version of the tables in a node's last report.
     pub fn installed(&self, node: NodeId) -> Version {
         self.nodes[node.index()].version
     }
 
-    /// Streams that a node reports, with the parent that delivers each; `None` for an imported one.
+    /// Streams in a node's reports, with the parent that delivers each; `None` as parent of an
+    /// imported stream.
     pub fn streams(&self, node: NodeId) -> impl Iterator<Item = (Object, Option<NodeId>)> {
         let streams = self.nodes[node.index()].streams.table().iter();
         streams.map(|(object, parent)| (*object, *parent))
     }
 
-    /// Viewers that a node reports.
+    /// Number of viewers in a node's reports, by group and object.
     pub fn viewers_at(&self, node: NodeId) -> impl Iterator<Item = ((GroupId, Object), u64)> {
         self.nodes[node.index()].viewers.table().iter().map(|(key, viewers)| (*key, *viewers))
     }
 
-    /// Capacity of each link as nodes report it; 0 for a failed one.
+    /// Capacity of each link, as nodes report it; 0 for a failed link.
     pub fn believed(&self) -> Vec<BitRate> {
         self.capacities()
     }

@@ -1,7 +1,7 @@
-//! A node's part in a change of the network at run time.
+//! Changes of the network at run time, at one node.
 //!
-//! The thesis has a fixed network, whose capacities and costs change between rounds (§4.5); new
-//! nodes and links are ours. Leaves out: how the driver learns of a change. Read
+//! Differs: the thesis has a fixed network whose capacities and costs change between rounds (§4.5);
+//! nodes and links can be added here. Leaves out: how the driver receives a change. Read
 //! [`Node::handle_network`].
 
 use super::{ChildSession, Node, ParentSession};
@@ -10,9 +10,9 @@ use crate::{ChangeError, Link, Network};
 use anabranch_units::{Instant, LinkId};
 
 impl Node {
-    /// Takes a changed network: other capacities, and further neighbours, with which sessions start
-    /// at once. Streams that still fit stay. Streams that exceed a lower capacity are
-    /// refused, as in [`Node::handle_capacity`].
+    /// Takes a changed network: changed capacities, and added neighbours, with which sessions start
+    /// at once. Streams that fit continue. Streams that exceed a lower capacity are refused, as in
+    /// [`Node::handle_capacity`].
     ///
     /// Errors: [`ChangeError`], for this node and its links; nothing is changed then.
     pub fn handle_network(&mut self, now: Instant, network: &Network) -> Result<(), ChangeError> {
@@ -53,7 +53,7 @@ impl Node {
         if self.neighbours.add(parent, id) {
             self.parents.insert(parent, ParentSession::new(declared));
         }
-        // A parent beyond the limit has no session.
+        // Parents beyond the limit have no session.
         let Some(session) = self.parents.get_mut(&parent) else { return };
         if session.declared != declared {
             (session.declared, session.measured) = (declared, None);

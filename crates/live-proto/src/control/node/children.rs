@@ -8,8 +8,8 @@ use crate::control::tables::Version;
 use crate::{NodeId, Object};
 use anabranch_units::{BitRate, Instant};
 
-/// Heartbeats in a row with another digest after which the two ends compare their attempts. One
-/// differs whenever a request is under way.
+/// Number of consecutive heartbeats with a different digest after which the two ends compare their
+/// attempts. A single heartbeat differs whenever a request is in flight.
 const MISMATCHES_MAX: u32 = 2;
 
 impl Node {
@@ -40,7 +40,7 @@ impl Node {
         }
     }
 
-    /// Sends the whole advertisement, at most twice in a period.
+    /// Sends the whole advertisement to a child, at most twice in an advertisement period.
     fn resend_table(&mut self, now: Instant, child: NodeId) {
         let every = self.whole_table_every();
         let session = self.children.get_mut(&child).expect("callers asked");
@@ -51,8 +51,8 @@ impl Node {
         }
     }
 
-    /// A source imports an object from now on. Returns false, and imports nothing, at a node of
-    /// another tier and beyond [`NODE_STREAMS_MAX`] streams.
+    /// Starts the import of an object at a source. Returns false and imports nothing at other tiers
+    /// or beyond [`NODE_STREAMS_MAX`] streams.
     pub fn handle_import(&mut self, object: Object) -> bool {
         let has_room = self.streams.len() < NODE_STREAMS_MAX || self.streams.contains_key(&object);
         let is_taken = has_room && self.controller.is_source;
@@ -62,7 +62,7 @@ impl Node {
         is_taken
     }
 
-    /// A source no longer imports an object: its children are refused.
+    /// Ends the import of an object at a source, and refuses its children.
     pub fn handle_import_ended(&mut self, object: Object) {
         if self.streams.get(&object).is_some_and(|stream| stream.is_imported) {
             self.refuse_children(object, Refusal::NotImported);
@@ -74,8 +74,8 @@ impl Node {
         }
     }
 
-    /// The capacity of the link to a child has changed: another measurement, or another declared
-    /// value. Streams that no longer fit are refused, the last admitted first.
+    /// Sets the capacity of the link to a child after a new measurement or a new declared value.
+    /// Streams that do not fit are refused, the last admitted first.
     pub fn handle_capacity(&mut self, child: NodeId, capacity: Capacity) {
         let Some(session) = self.children.get_mut(&child) else { return };
         for (object, attempt) in session.ledger.set_capacity(capacity) {
@@ -85,7 +85,7 @@ impl Node {
         self.send_offer(child);
     }
 
-    /// Takes a child's measurement.
+    /// Takes a child's measured rate of the link.
     fn take_measurement(&mut self, child: NodeId, rate: BitRate) {
         let session = self.children.get_mut(&child).expect("callers asked");
         let before = session.ledger.capacity();
@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// A child that has started again has measured nothing.
+    /// Discards the measurement of a child that has restarted.
     fn forget_measurement(&mut self, child: NodeId) {
         let session = self.children.get_mut(&child).expect("callers asked");
         if std::mem::take(&mut session.is_measured) {
@@ -146,7 +146,7 @@ impl Node {
         }
     }
 
-    /// Tells all children that wait for an object that it can be fetched.
+    /// Grants an object to all children that wait for it.
     pub(super) fn grant_children(&mut self, object: Object) {
         let stream = self.streams.get_mut(&object).expect("callers asked");
         let waiting = stream.children.iter_mut().filter(|(_, is_granted)| !**is_granted);
@@ -162,7 +162,7 @@ impl Node {
         }
     }
 
-    /// Ends an object's streams to all children.
+    /// Ends an object's streams to all children, and refuses their requests.
     pub(super) fn refuse_children(&mut self, object: Object, why: Refusal) {
         let stream = self.streams.get_mut(&object).expect("callers asked");
         for child in std::mem::take(&mut stream.children).into_keys() {
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// Releases all streams to a child that is gone.
+    /// Releases all streams of a failed or restarted child.
     pub(super) fn release_child(&mut self, child: NodeId) {
         let session = self.children.get_mut(&child).expect("callers asked");
         (session.heard_at, session.mismatches) = (None, 0);
@@ -188,7 +188,7 @@ impl Node {
         }
     }
 
-    /// The stream has a child less.
+    /// Removes a child from a stream.
     fn detach(&mut self, child: NodeId, object: Object) {
         if let Some(stream) = self.streams.get_mut(&object) {
             stream.children.remove(&child);
@@ -212,7 +212,7 @@ impl Node {
         }
         let held: std::collections::BTreeMap<Object, u64> = held.into_iter().collect();
         let ledger = &self.children[&child].ledger;
-        // A later attempt for the object is a repeated request under way: the stream goes on.
+        // A later attempt for an object is a repeated request in flight, so the stream continues.
         let is_over = |(object, attempt): &(Object, u64)| {
             *attempt <= last_attempt && held.get(object).is_none_or(|held| held < attempt)
         };
@@ -263,7 +263,7 @@ impl Node {
         }
     }
 
-    /// Ends the viewers of a stream that nobody can deliver.
+    /// Refuses all viewers of a stream that no parent can deliver.
     pub(super) fn lose_viewers(&mut self, now: Instant, object: Object, why: Refusal) {
         let stream = self.streams.get_mut(&object).expect("callers asked");
         let viewers = std::mem::take(&mut stream.viewers);

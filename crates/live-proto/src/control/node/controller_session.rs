@@ -1,4 +1,4 @@
-//! A node's side towards the controller: its updates and the reports to it.
+//! A node's side towards the controller: updates of its tables, and its reports.
 
 use super::{ControlMode, Event, GROUPS_MAX, Node, Transmit};
 use crate::control::differences::DeltaSender;
@@ -8,40 +8,41 @@ use crate::{NodeId, Object};
 use anabranch_units::{Duration, Instant};
 use std::collections::BTreeMap;
 
-/// Time in which moves are gathered into one report.
+/// Time for which moves of streams are collected into one report.
 const REPORT_DELAY: Duration = Duration::from_ms(100);
 
-/// A node's record of the controller.
+/// A node's state of its session with the controller.
 #[derive(Clone, Debug)]
 pub(super) struct ControllerSession {
     /// Whether the node is a source.
     pub(super) is_source: bool,
-    /// Highest lead that was heard.
+    /// Highest lead in any message so far.
     lead: u64,
-    /// Last message; `None` before the first.
+    /// Time of the last message; `None` before the first.
     heard_at: Option<Instant>,
     pub(super) is_draining: bool,
-    /// Whether the next report is whole.
+    /// Whether the next report must hold all entries.
     resend: bool,
     streams: DeltaSender<Object, Option<NodeId>>,
     viewers: DeltaSender<(GroupId, Object), u64>,
     refused: BTreeMap<(GroupId, Object), RefusedDemand>,
 }
 
-/// Refused requests of one group for one object, in windows of `Settings::demand_memory`. Reports
-/// count requests, as Table 4.1 does. An edge cannot tell a viewer that asks twice from two viewers.
+/// Refused requests of one group for one object, in windows of `Settings::demand_memory`. Requests
+/// are counted, as in Table 4.1: an edge cannot distinguish a repeated request from a second
+/// viewer.
 #[derive(Copy, Clone, Debug)]
 struct RefusedDemand {
-    /// Start of the present window.
+    /// Start of the current window.
     since: Instant,
     /// Time of the last refusal.
     at: Instant,
-    /// Requests refused in the present window.
+    /// Number of requests refused in the current window.
     requests: u64,
-    /// Most viewers that a stream has lost at once in the present window. They ask again, so the
-    /// larger of the two numbers counts.
+    /// Largest number of viewers that a stream lost at once in the current window. Lost viewers ask
+    /// again, so the count is the larger of `requests` and `lost`.
     lost: u64,
-    /// Count of the window before.
+    /// Count of the previous window.
     earlier: u64,
 }
 
@@ -82,7 +83,7 @@ impl ControllerSession {
         self.heard_at.is_none_or(|heard_at| now > heard_at + most)
     }
 
-    /// The entry of refused requests; `None` for a new group if the table is full.
+    /// The entry for refused requests; `None` for a new entry if the table is full.
     fn refused(
         &mut self,
         now: Instant,
@@ -111,7 +112,7 @@ impl Node {
         let update = message.update.filter(|_| self.settings.mode != ControlMode::Distributed);
         let Some(update) = update else { return };
         if update.version == self.rib.version() {
-            // The controller has missed the report of this version.
+            // The controller has not received the report of this version.
             self.timers.report = now;
             return;
         }
@@ -147,8 +148,8 @@ impl Node {
         }
     }
 
-    /// Viewers of each group and object: the served, the waiting, then the refused ones. At most
-    /// [`GROUPS_MAX`] entries, of at most [`VIEWERS_MAX`] each: the controller takes no more.
+    /// Number of viewers by group and object: served, waiting, then refused viewers. At most
+    /// [`GROUPS_MAX`] entries of at most [`VIEWERS_MAX`], the controller's limits.
     pub(super) fn demand(&self) -> BTreeMap<(GroupId, Object), u64> {
         let served = self.streams.iter().flat_map(|(object, stream)| {
             stream.viewers.iter().map(|(group, count)| ((*group, *object), *count))
@@ -168,7 +169,8 @@ impl Node {
         demand
     }
 
-    /// Reports soon, as the controller waits for moves: at most ten times a second.
+    /// Schedules a report, as the controller waits for moves. At most ten reports are sent per
+    /// second.
     pub(super) fn report_soon(&mut self, now: Instant) {
         self.timers.report = self.timers.report.min(now + REPORT_DELAY);
     }

@@ -1,4 +1,4 @@
-//! A node's side towards its parents: their messages, their failures, the requests to them.
+//! A node's side towards its parents: their messages, failures, and requests.
 
 use super::{Event, Node, is_due};
 use crate::control::differences::ApplyResult;
@@ -7,7 +7,7 @@ use crate::{NodeId, Object};
 use anabranch_units::{BitRate, Instant};
 
 impl Node {
-    /// Takes a message of a parent. Messages of other nodes, and of earlier lives, are ignored.
+    /// Takes a message from a parent. Messages from other nodes and from earlier lives are ignored.
     pub fn handle_parent(&mut self, now: Instant, parent: NodeId, message: ToChild) {
         if !self.hear_parent(now, parent, message.life) {
             return;
@@ -33,7 +33,7 @@ impl Node {
         }
     }
 
-    /// Asks for a whole advertisement, at most twice in a period.
+    /// Requests a whole advertisement, at most twice in an advertisement period.
     fn ask_for_table(&mut self, now: Instant, parent: NodeId) {
         let every = self.whole_table_every();
         let session = self.parents.get_mut(&parent).expect("callers asked");
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// Sends all attempts, at most once in the time of a heartbeat.
+    /// Sends the list of all attempts, at most once per heartbeat period.
     fn send_held(&mut self, now: Instant, parent: NodeId) {
         let session = self.parents.get_mut(&parent).expect("callers asked");
         if is_due(&mut session.compared_at, now, self.settings.heartbeat) {
@@ -51,8 +51,8 @@ impl Node {
         }
     }
 
-    /// The driver has found that a parent, or the link from it, has failed: its connection broke or
-    /// no stream of it moves. Silence of heartbeats has the same effect.
+    /// Takes a failure of a parent or its link that the driver has detected: the connection broke,
+    /// or no stream makes progress. Missing heartbeats have the same effect.
     pub fn handle_parent_failed(&mut self, now: Instant, parent: NodeId) {
         let Some(session) = self.parents.get_mut(&parent) else { return };
         session.heard_at = None;
@@ -71,8 +71,8 @@ impl Node {
         }
     }
 
-    /// The driver has measured the link from a parent (`capacity`). The parent hears of it, and lets
-    /// fewer streams over the link, or more.
+    /// Takes the driver's measurement (`capacity`) of the link from a parent. The parent is
+    /// notified, and admits streams up to this rate.
     pub fn handle_measured(&mut self, parent: NodeId, measured: BitRate) {
         let Some(session) = self.parents.get_mut(&parent) else { return };
         let is_new = session.measured.replace(measured) != Some(measured);
@@ -81,26 +81,26 @@ impl Node {
         }
     }
 
-    /// The driver has seen whether the link from a parent limits transfers (`capacity`). Children
-    /// hear of it with the next heartbeat.
+    /// Records whether the link from a parent limits transfers, by the driver's measurement
+    /// (`capacity`). Children are notified by the next heartbeat.
     pub fn handle_limiting(&mut self, parent: NodeId, is_limiting: bool) {
         if let Some(session) = self.parents.get_mut(&parent) {
             session.is_limiting = is_limiting;
         }
     }
 
-    /// Whether a parent says that a link to the parent limits its transfers: measurements of the
-    /// link from it do not count meanwhile.
+    /// Whether a parent reports that a link to it limits its transfers. Measurements of the link
+    /// from the parent are then not valid.
     pub fn is_parent_limited(&self, parent: NodeId) -> bool {
         self.neighbours.offer(parent).is_some_and(|offer| offer.is_limited)
     }
 
-    /// Whether a link from a parent limits transfers.
+    /// Whether the link from any parent limits transfers.
     pub(super) fn is_limited(&self) -> bool {
         self.parents.values().any(|session| session.is_limiting)
     }
 
-    /// Notes a sign of life. Returns false if the message must be ignored.
+    /// Records a message from a parent. Returns false if the message must be ignored.
     fn hear_parent(&mut self, now: Instant, parent: NodeId, life: u64) -> bool {
         let Some(session) = self.parents.get(&parent).filter(|session| life >= session.life) else {
             return false;
@@ -113,13 +113,13 @@ impl Node {
         true
     }
 
-    /// Forgets an attempt at a parent, and tells the parent.
+    /// Drops an attempt at a parent, and notifies the parent.
     pub(super) fn give_up(&mut self, parent: NodeId, object: Object, attempt: u64) {
         self.forget_attempt(parent, object, attempt);
         self.send_parent(parent, ChildMessage::Unsubscribe { object, attempt });
     }
 
-    /// Forgets an attempt at a parent unless a later one is under way.
+    /// Drops an attempt at a parent, unless a later attempt has replaced it.
     pub(super) fn forget_attempt(&mut self, parent: NodeId, object: Object, attempt: u64) {
         let session = self.parents.get_mut(&parent).expect("requests go to parents");
         if session.held.of(object) == Some(attempt) {

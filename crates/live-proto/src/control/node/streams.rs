@@ -1,4 +1,4 @@
-//! The streams of a node: which parent is asked for an object, and when.
+//! The streams of a node: from which parent an object is requested, and when.
 
 use super::{Event, GROUPS_MAX, GroupId, NODE_STREAMS_MAX, Node, RequestId, WAITING_MAX};
 use crate::control::local;
@@ -11,61 +11,62 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Progress of a request to a parent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Sent this number of times.
+    /// The request has been sent this number of times.
     Asked(u32),
-    /// The parent has admitted it.
+    /// The parent has admitted the request.
     Granted,
     /// Video has arrived.
     Delivering,
 }
 
-/// A stream at one parent.
+/// A stream requested or received from one parent.
 #[derive(Clone, Debug)]
 pub(super) struct Upstream {
     pub(super) parent: NodeId,
-    /// The last attempt. A repeated request has a new one, as the parent may answer each
-    /// differently, and answers may arrive out of order.
+    /// Number of the last attempt. A repeated request has a new number, as the parent may answer
+    /// each attempt differently, and answers may arrive out of order.
     attempt: u64,
-    /// The first attempt: a grant of any counts, a refusal of the last only.
+    /// Number of the first attempt. A grant of any attempt is accepted, a refusal only of the last.
     first_attempt: u64,
-    /// The attempt of the last grant; `None` before the first, and after a repeated request.
+    /// Number of the last granted attempt; `None` before the first grant and after a repeated
+    /// request.
     granted: Option<u64>,
     /// When the last attempt was sent.
     asked_at: Instant,
-    /// Version that routed the request; `None` after a local decision.
+    /// Version of the tables that routed the request; `None` after a local decision.
     version: Option<Version>,
     cause: Cause,
     phase: Phase,
 }
 
-/// An object at a node.
+/// State of an object at a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stream {
     /// Whether this node is a source that imports the object.
     pub(super) is_imported: bool,
-    /// Children in whose ledger the object stands, and whether they have been told of the grant.
+    /// Children with the object in their ledger, and whether each has been sent the grant.
     pub(super) children: BTreeMap<NodeId, bool>,
     pub(super) viewers: BTreeMap<GroupId, u64>,
     pub(super) waiting: Vec<(RequestId, GroupId)>,
     /// The parent that delivers.
     pub(super) current: Option<Upstream>,
-    /// The parent that is asked, at first or instead of `current`.
+    /// The parent that is being asked, as the first parent or to replace `current`.
     pub(super) next: Option<Upstream>,
     /// Parents that have refused, or not delivered, since the last delivery.
     tried: BTreeSet<NodeId>,
-    /// Version and decision that the first request brought along.
+    /// Version and cause of the request that created the stream.
     requested: Option<(Option<Version>, Cause)>,
     /// Deadline of `next`.
     due: Option<Instant>,
 }
 
 impl Stream {
-    /// A stream for which a child asks.
+    /// Creates a stream for a child's request.
     pub(super) fn asked_by(version: Option<Version>, cause: Cause) -> Self {
         Self { requested: Some((version, cause)), ..Self::default() }
     }
 
-    /// Whether requests can be granted: the object is imported, or a parent has granted it.
+    /// Whether requests can be granted: the node imports the object, or a parent has granted it.
     pub(super) fn is_served(&self) -> bool {
         let is_granted = self.next.as_ref().is_some_and(|next| next.phase == Phase::Granted);
         self.is_imported || self.current.is_some() || is_granted
@@ -77,7 +78,7 @@ impl Stream {
 }
 
 impl Node {
-    /// A viewer asks for an object. An event with `request` follows, at once or later.
+    /// Takes a viewer's request for an object. An event with `request` follows, at once or later.
     pub fn handle_viewer(&mut self, now: Instant, request: RequestId, group: GroupId, object: Object) {
         let is_full = self.streams.len() >= NODE_STREAMS_MAX && !self.streams.contains_key(&object);
         let is_served = self.streams.get(&object).is_some_and(Stream::is_served);
@@ -101,7 +102,7 @@ impl Node {
         }
     }
 
-    /// The number of a group's admitted viewers has changed; 0 if all have left.
+    /// Sets the number of a group's admitted viewers; 0 if all have left.
     pub fn handle_audience(&mut self, group: GroupId, object: Object, viewers: u64) {
         let Some(stream) = self.streams.get_mut(&object) else { return };
         if let (Some(count), 1..) = (stream.viewers.get_mut(&group), viewers) {
@@ -112,7 +113,8 @@ impl Node {
         }
     }
 
-    /// Whether a group can watch an object: it does so already, or fewer than [`GROUPS_MAX`] do.
+    /// Whether a group can watch an object: it already does, or fewer than [`GROUPS_MAX`] groups
+    /// do.
     fn has_room_for_group(&self, group: GroupId, object: Object) -> bool {
         let watches = self.streams.get(&object).is_some_and(|stream| stream.viewers.contains_key(&group));
         watches || self.audience.groups < GROUPS_MAX
@@ -125,7 +127,7 @@ impl Node {
         self.emit(Event::ViewerAdmitted(request));
     }
 
-    /// An admitted viewer has left.
+    /// Takes the departure of an admitted viewer.
     pub fn handle_viewer_left(&mut self, group: GroupId, object: Object) {
         let Some(stream) = self.streams.get_mut(&object) else { return };
         let Some(count) = stream.viewers.get_mut(&group) else { return };
@@ -137,7 +139,7 @@ impl Node {
         self.end_if_unwanted(object);
     }
 
-    /// A viewer no longer waits for the answer to its request.
+    /// Drops the waiting request of a viewer.
     pub fn handle_viewer_cancelled(&mut self, request: RequestId, object: Object) {
         if let Some(stream) = self.streams.get_mut(&object) {
             let before = stream.waiting.len();
@@ -147,7 +149,7 @@ impl Node {
         }
     }
 
-    /// Video of an object has arrived from a parent.
+    /// Takes the arrival of an object's video from a parent.
     pub fn handle_delivered(&mut self, now: Instant, object: Object, parent: NodeId) {
         let Some(stream) = self.streams.get_mut(&object) else { return };
         let is_next = |next: &Upstream| next.parent == parent && next.phase == Phase::Granted;
@@ -172,8 +174,8 @@ impl Node {
         }
     }
 
-    /// No video of an object has arrived from its parent for a time that the driver sets, although
-    /// the parent is up.
+    /// Takes a stall: no video of an object has arrived from its parent for a time that the driver
+    /// sets, although the parent is up.
     pub fn handle_stalled(&mut self, now: Instant, object: Object) {
         let Some(stream) = self.streams.get_mut(&object) else { return };
         let Some(current) = stream.current.take() else { return };
@@ -183,8 +185,8 @@ impl Node {
         self.seek_if_lost(now, object);
     }
 
-    /// A parent cannot be reached for an object, or has broken off its answer. The stream moves, or a
-    /// grant of this parent counts as refused.
+    /// Takes a failure of a parent for one object: it is unreachable, or has broken off its answer.
+    /// The stream moves, or a grant of this parent counts as refused.
     pub fn handle_undelivered(&mut self, now: Instant, object: Object, parent: NodeId) {
         if self.upstream(object) == Some(parent) {
             return self.handle_stalled(now, object);
@@ -196,9 +198,9 @@ impl Node {
         }
     }
 
-    /// Asks a parent for a stream that is not served: by the version that routed the request, by
-    /// the present tables, or by Algorithm 1. The stream ends if no parent is left; under
-    /// [`super::ControlMode::Centralized`] it waits for tables.
+    /// Asks a parent for a stream that is not served. The parent comes from the version that routed
+    /// the request, from the current tables, or from Algorithm 1. If no parent is left, the stream
+    /// ends; under [`super::ControlMode::Centralized`] it waits for tables.
     pub(super) fn seek(&mut self, now: Instant, object: Object) {
         let stream = &self.streams[&object];
         if stream.next.is_some() || stream.is_served() {
@@ -218,7 +220,7 @@ impl Node {
         }
     }
 
-    /// Asks for the streams that wait for the controller's tables, refused ones again.
+    /// Asks for the streams that wait for the controller's tables, including refused ones.
     pub(super) fn seek_routes(&mut self, now: Instant) {
         if !self.is_centralized() {
             return;
@@ -230,15 +232,15 @@ impl Node {
         waiting.into_iter().for_each(|object| self.seek_if_lost(now, object));
     }
 
-    /// Seeks a parent if the stream has lost the one that it had.
+    /// Seeks a parent if the stream has lost its parent.
     pub(super) fn seek_if_lost(&mut self, now: Instant, object: Object) {
         if self.streams.get(&object).is_some_and(Stream::is_wanted) {
             self.seek(now, object);
         }
     }
 
-    /// The route of a request by the tables. A request without a version follows the present ones,
-    /// and one with a version the tables of that version (§4.4.3).
+    /// The route of a request by the tables of its version, or by the current tables if the request
+    /// has no version (§4.4.3).
     fn routed(
         &self,
         now: Instant,
@@ -249,7 +251,8 @@ impl Node {
             let parent = self.shadows.of(version)?.lookup(object)?;
             return Some((parent, Some(version)));
         }
-        // The sender of a versioned request hears the controller, so its silence is no reason here.
+        // A versioned request proves that its sender receives the controller's tables, so the
+        // silence of the controller does not make them stale.
         let is_stale = |entry: &_| match version {
             Some(_) => self.has_changed(entry),
             None => self.is_stale(now, entry),
@@ -263,7 +266,8 @@ impl Node {
         is_up && !self.streams[&object].tried.contains(&parent)
     }
 
-    /// Algorithm 1 among the parents that have not refused, unless the controller alone decides.
+    /// Runs Algorithm 1 over the parents that have not refused. Returns `None` under central
+    /// control.
     fn decide(&mut self, object: Object) -> Option<NodeId> {
         if self.is_centralized() {
             return None;
@@ -280,7 +284,7 @@ impl Node {
         self.attempts += 1;
         let attempt = self.attempts;
         let stream = self.streams.get_mut(&object).expect("callers asked");
-        // A further parent for a child's request has the same cause, and no version.
+        // A request to a further parent keeps the child's cause, but not its version.
         stream.requested = stream.requested.map(|(_, cause)| (None, cause));
         let cause = stream.requested.map_or(Cause { node: self.id, attempt }, |(_, cause)| cause);
         stream.next = Some(Upstream {
@@ -299,8 +303,8 @@ impl Node {
         self.set_due(object, Some(now + self.settings.ask_timeout));
     }
 
-    /// A parent has no record of a request. The node repeats the request, unless it has sent it a
-    /// moment ago: the next comparison finds what is missing then.
+    /// Handles a parent that has no record of a request. The node repeats the request, unless it
+    /// was sent a moment ago: then the next comparison of digests finds a missing record.
     pub(super) fn handle_not_held(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         let every = self.settings.ask_timeout;
         let stream = self.streams.get(&object);
@@ -311,7 +315,7 @@ impl Node {
         }
     }
 
-    /// Repeats a request, by a new attempt: the parent has not answered, or has no record of it.
+    /// Repeats a request with a new attempt, as the parent has not answered or has no record of it.
     fn ask_again(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         self.forget_attempt(parent, object, attempt);
         let Some(stream) = self.streams.get_mut(&object) else { return };
@@ -326,7 +330,7 @@ impl Node {
         self.send_parent(parent, ChildMessage::Subscribe { object, attempt, version, cause });
     }
 
-    /// A parent has admitted a request.
+    /// Takes a parent's grant of a request.
     pub(super) fn handle_granted(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         let stream = self.streams.get_mut(&object);
         let next = stream.and_then(|stream| stream.next.as_mut());
@@ -363,8 +367,9 @@ impl Node {
         self.end_if_unwanted(object);
     }
 
-    /// A parent has refused a request, or ended a stream. After a grant of an earlier attempt the
-    /// refusal can be older than the grant: the node asks again, and believes the next answer.
+    /// Takes a parent's refusal of a request, or its end of a stream. After a grant of an earlier
+    /// attempt the refusal can be older than the grant. The node then asks again, and the next
+    /// answer decides.
     pub(super) fn handle_refused(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         let is_this = |upstream: &Upstream| upstream.parent == parent && upstream.attempt == attempt;
         let upstreams = self.streams.get(&object).map(|stream| [&stream.current, &stream.next]);
@@ -380,14 +385,14 @@ impl Node {
         }
         stream.tried.insert(parent);
         if stream.current.is_some() && is_next {
-            // A refused move: the next look at the plan tries again.
+            // A move was refused: the next check of the plan tries again.
             stream.tried.clear();
         }
         self.lose_upstream(object, parent);
         self.seek_if_lost(now, object);
     }
 
-    /// The deadline of a request has passed.
+    /// Handles the deadline of a request.
     pub(super) fn handle_stream_due(&mut self, now: Instant, object: Object) {
         let Some(stream) = self.streams.get_mut(&object) else { return };
         stream.due = None;
@@ -409,7 +414,7 @@ impl Node {
         self.seek_if_lost(now, object);
     }
 
-    /// The stream at this parent, asked or delivered, is over.
+    /// Removes this parent from the stream, whether it was asked or delivering.
     pub(super) fn lose_upstream(&mut self, object: Object, parent: NodeId) {
         let stream = self.streams.get_mut(&object).expect("callers asked");
         let is_there = |upstream: &&mut Upstream| upstream.parent == parent;
@@ -430,7 +435,7 @@ impl Node {
         }
     }
 
-    /// Ends a stream that no viewer and no child wants.
+    /// Ends a stream without viewers and children.
     pub(super) fn end_if_unwanted(&mut self, object: Object) {
         if self.streams.get(&object).is_none_or(Stream::is_wanted) {
             return;
@@ -446,15 +451,15 @@ impl Node {
         self.rib.forget(Prefix::Object(object));
     }
 
-    /// Ends a stream that no parent delivers: children and viewers must ask elsewhere.
+    /// Ends a stream that no parent delivers, and refuses its children and viewers.
     fn end(&mut self, now: Instant, object: Object, why: Refusal) {
         self.refuse_children(object, why);
         self.lose_viewers(now, object, why);
         self.end_if_unwanted(object);
     }
 
-    /// Moves streams whose planned parent is another one, and streams of parents that are drained.
-    /// The old parent serves until the new one delivers.
+    /// Moves streams whose planned parent differs from their parent, and streams of drained
+    /// parents. The old parent serves until the new parent delivers.
     pub(super) fn follow_plan(&mut self, now: Instant) {
         let mut moves = Vec::new();
         for (object, stream) in &self.streams {

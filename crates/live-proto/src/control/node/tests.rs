@@ -52,12 +52,12 @@ impl Net {
         assert!(nodes[0].handle_import(V0) && nodes[0].handle_import(V1));
         let (dead, events, reports) = Default::default();
         let mut net = Self { now, network, nodes, dead, events, reports, requests: 0 };
-        // A table needs a second for each tier that it passes.
+        // An advertisement needs up to a second to cross each tier.
         net.run(SECOND * 3);
         net
     }
 
-    /// Runs for a time. Messages take none; granted video arrives at once.
+    /// Runs all nodes for `time`. Messages have no delay; video arrives as soon as it is granted.
     fn run(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -106,7 +106,8 @@ impl Net {
         true
     }
 
-    /// A viewer asks an edge; the answer after at most two seconds.
+    /// Sends a viewer's request to an edge. Returns whether the viewer is admitted; `None` without
+    /// an answer within two seconds.
     fn view(&mut self, edge: NodeId, object: Object) -> Option<bool> {
         self.requests += 1;
         let request = RequestId(self.requests);
@@ -127,7 +128,8 @@ impl Net {
         self.nodes[node.index()].upstream(object)
     }
 
-    /// The controller gives a node routes; the evidence is the state of the next hop's link.
+    /// Installs routes of the controller at a node. Their evidence is the state of the next hop's
+    /// link.
     fn install(&mut self, node: NodeId, decision: u64, routes: &[(Object, NodeId)]) {
         let version = Version { lead: 1, decision };
         let entry = |(object, next_hop): &(Object, NodeId)| {
@@ -174,7 +176,7 @@ fn stream_ends_when_its_last_viewer_leaves() {
 }
 
 #[test]
-fn full_way_is_refused_and_another_is_asked() {
+fn stream_is_refused_when_all_parent_links_are_full() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     assert_eq!(net.view(E1, V1), Some(true));
@@ -187,7 +189,7 @@ fn full_way_is_refused_and_another_is_asked() {
 }
 
 #[test]
-fn silent_parent_is_left_within_a_second() {
+fn stream_leaves_a_silent_parent_within_a_second() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -199,7 +201,7 @@ fn silent_parent_is_left_within_a_second() {
 }
 
 #[test]
-fn restarted_parent_is_left_at_its_first_message() {
+fn stream_leaves_a_restarted_parent_at_its_first_message() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("admitted");
@@ -228,7 +230,7 @@ fn offer_above_the_declared_capacity_counts_as_declared() {
 }
 
 #[test]
-fn plan_is_followed_by_make_before_break() {
+fn stream_moves_to_planned_parent_by_make_before_break() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -245,13 +247,13 @@ fn plan_is_followed_by_make_before_break() {
 }
 
 #[test]
-fn stale_evidence_overrides_the_plan_until_it_agrees() {
+fn plan_with_stale_evidence_is_ignored_until_evidence_holds() {
     let mut net = Net::new();
     for (reflector, decision) in [(R1, 1), (R2, 1)] {
         net.install(reflector, decision, &[(V0, S1)]);
     }
     net.install(E1, 1, &[(V0, R1)]);
-    // 20 % less, and still room for the stream.
+    // The measured capacity is 20 % below the declared capacity, and has room for the stream.
     let lower = Capacity { declared: BitRate::mbps(3), measured: Some(BitRate::bps(2_400_000)) };
     net.nodes[R1.index()].handle_capacity(E1, lower);
     net.nodes[R2.index()].handle_capacity(E1, Capacity::declared(BitRate::mbps(3)));
@@ -266,7 +268,7 @@ fn stale_evidence_overrides_the_plan_until_it_agrees() {
 }
 
 #[test]
-fn distributed_node_ignores_the_tables() {
+fn distributed_node_ignores_controller_tables() {
     let mut net = Net::with_mode(ControlMode::Distributed);
     for (decision, parent) in [(1, R1), (2, R2), (3, R1)] {
         net.install(E1, decision, &[(V0, parent)]);
@@ -276,7 +278,7 @@ fn distributed_node_ignores_the_tables() {
 }
 
 #[test]
-fn centralized_request_waits_for_its_tables() {
+fn centralized_request_waits_for_controller_tables() {
     let mut net = Net::with_mode(ControlMode::Centralized);
     assert_eq!(net.view(E1, V0), None, "no route, no answer");
     net.run(SECOND * 60);
@@ -284,21 +286,21 @@ fn centralized_request_waits_for_its_tables() {
     assert!(!answered(&net) && net.upstream(E1, V0).is_none());
     let asked: Vec<_> = net.nodes[E1.index()].demand().into_iter().collect();
     assert_eq!(asked, [((GROUP, V0), 1)], "reports have the request");
-    // The edge's tables come first: the reflector keeps the request until its own are there.
+    // The edge receives its tables first: the reflector queues the request until its tables arrive.
     net.install(E1, 1, &[(V0, R2)]);
     assert!(!answered(&net));
     net.install(R2, 1, &[(V0, S1)]);
     net.run(SECOND * 2);
     assert!(answered(&net));
     assert_eq!((net.upstream(E1, V0), net.upstream(R2, V0)), (Some(R2), Some(S1)));
-    // A minute without the controller, and another capacity, change nothing.
+    // A minute without the controller and a changed capacity move no stream.
     net.run(SECOND * 60);
     assert_eq!(net.view(E1, V0), Some(true));
     assert_eq!(net.upstream(E1, V0), Some(R2));
 }
 
 #[test]
-fn centralized_stream_of_a_dead_parent_waits() {
+fn centralized_stream_of_dead_parent_waits_for_tables() {
     let mut net = Net::with_mode(ControlMode::Centralized);
     net.install(R1, 1, &[(V0, S1)]);
     net.install(E1, 1, &[(V0, R1)]);
@@ -313,7 +315,7 @@ fn centralized_stream_of_a_dead_parent_waits() {
 }
 
 #[test]
-fn silent_controller_leaves_local_decisions_alone() {
+fn silent_controller_leaves_decisions_to_the_node() {
     let mut net = Net::new();
     net.install(E1, 1, &[(V0, R1)]);
     assert!(net.nodes[E1.index()].fib(net.now).lookup(V0).is_some());
@@ -322,8 +324,8 @@ fn silent_controller_leaves_local_decisions_alone() {
     assert_eq!(net.view(E1, V0), Some(true), "by Algorithm 1");
 }
 
-/// E1 asks R1 for V0, and takes the request back. Returns the source that R1 asks, and the decision
-/// that routes its request.
+/// Sends R1 a request of E1 for V0, and withdraws it. Returns the source that R1 asks, and the
+/// decision that routes the request.
 fn asked(net: &mut Net, decision: Option<u64>, attempt: u64) -> (NodeId, Option<u64>) {
     let version = decision.map(|decision| Version { lead: 1, decision });
     let cause = Cause { node: E1, attempt };
@@ -338,7 +340,7 @@ fn asked(net: &mut Net, decision: Option<u64>, attempt: u64) -> (NodeId, Option<
     });
     let body = ChildMessage::Unsubscribe { object: V0, attempt };
     node.handle_child(now, E1, ToParent { life: 1 << 40, body });
-    // The next offers count no request that was taken back.
+    // The next offers exclude the withdrawn request.
     net.run(SECOND);
     to_parent.expect("R1 asks a source")
 }
@@ -375,7 +377,7 @@ fn repeated_update_is_reported_and_not_refused() {
 }
 
 #[test]
-fn drained_node_takes_no_new_stream_and_keeps_old() {
+fn drained_edge_keeps_streams_and_refuses_new_viewers() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let first = net.upstream(E1, V0).expect("served");
@@ -383,7 +385,7 @@ fn drained_node_takes_no_new_stream_and_keeps_old() {
     net.nodes[E1.index()].handle_controller(net.now, drain.clone());
     assert_eq!(net.view(E1, V0), Some(false));
     assert!(net.upstream(E1, V0).is_some());
-    // A drained reflector loses its streams to the other one.
+    // A drained reflector loses its streams to the other reflector.
     net.nodes[first.index()].handle_controller(net.now, drain);
     net.run(SECOND * 2);
     assert!(net.upstream(E1, V0).is_some_and(|parent| parent != first));
@@ -391,7 +393,7 @@ fn drained_node_takes_no_new_stream_and_keeps_old() {
 }
 
 #[test]
-fn lost_unsubscription_is_found_by_the_digests() {
+fn digests_reveal_a_lost_unsubscription() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("served");
@@ -419,7 +421,7 @@ fn late_repeated_request_ends_no_stream() {
 }
 
 #[test]
-fn refusal_before_a_late_grant_ends_no_stream() {
+fn refusal_overtaken_by_a_grant_ends_no_stream() {
     let mut net = Net::new();
     let node = &mut net.nodes[E1.index()];
     node.handle_viewer(net.now, RequestId(1), GROUP, V0);
@@ -435,7 +437,7 @@ fn refusal_before_a_late_grant_ends_no_stream() {
     let now = net.now + node.settings.ask_timeout;
     node.handle_timeout(now);
     let (_, second) = asked(node).expect("a repeated request");
-    // The first request came late, and its grant overtook the refusal of the second one.
+    // The first request arrives late, and its grant overtakes the refusal of the second request.
     let mut says = |body| {
         node.handle_parent(now, parent, ToChild { life: 1 << 32, body });
         node.handle_delivered(now, V0, parent);
@@ -449,7 +451,7 @@ fn refusal_before_a_late_grant_ends_no_stream() {
     assert_eq!(upstream, None, "the second refusal is believed");
 }
 
-/// The network with other links, and one reflector more.
+/// The network with the links that `change` makes, and one further reflector.
 fn changed(net: &Net, change: impl FnOnce(&mut Vec<Link>)) -> Network {
     let new = crate::Node { name: "new".to_owned(), tier: Tier::Reflector };
     let mut links = net.network.links().to_vec();
@@ -485,7 +487,7 @@ fn lower_declared_capacity_evicts_streams_that_do_not_fit() {
 }
 
 #[test]
-fn measured_link_is_left_and_taken_again() {
+fn stream_leaves_a_link_with_low_measured_capacity() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("served");
@@ -502,7 +504,7 @@ fn measured_link_is_left_and_taken_again() {
     let other = net.upstream(E1, V0).expect("by the other reflector");
     assert_ne!(other, parent);
     assert_eq!(measure(&mut net, u64::MAX), (declared, declared), "never above the declared");
-    // The driver of a child hears that a link to the parent limits its transfers.
+    // The driver of a child measures that a link to the parent limits its transfers.
     for is_limiting in [true, false] {
         net.nodes[parent.index()].handle_limiting(S1, is_limiting);
         net.run(SECOND);
@@ -527,7 +529,7 @@ fn new_reflector_carries_streams() {
 }
 
 #[test]
-fn network_with_other_ends_changes_nothing() {
+fn network_with_changed_link_ends_is_refused() {
     let mut net = Net::new();
     let swapped = changed(&net, |links| links.swap(0, 7));
     let node = &mut net.nodes[S1.index()];
@@ -539,7 +541,7 @@ fn network_with_other_ends_changes_nothing() {
 }
 
 #[test]
-fn report_has_streams_viewers_and_links() {
+fn report_lists_streams_viewers_and_links() {
     let mut net = Net::new();
     net.nodes[E1.index()]
         .handle_controller(net.now, ToNode { lead: 1, is_draining: false, resend: false, update: None });
@@ -577,7 +579,7 @@ fn node_accepts_groups_of_streams_up_to_its_limit() {
     let event = ask(&mut net, GROUPS_MAX, V0);
     assert_eq!(event, Some(Event::ViewerRefused(RequestId(GROUPS_MAX as u64), Refusal::TableFull)));
     assert!(matches!(ask(&mut net, 1, V1), Some(Event::ViewerAdmitted(_))), "a known group");
-    // The refused group is demand beyond the limit.
+    // Reports exclude the refused group: the demand stays within the limit.
     net.nodes[E1.index()].report(net.now);
     let reports = std::iter::from_fn(|| net.nodes[E1.index()].poll_transmit());
     let viewers = reports.filter_map(|transmit| match transmit {
@@ -590,7 +592,7 @@ fn node_accepts_groups_of_streams_up_to_its_limit() {
 }
 
 #[test]
-fn viewers_of_all_streams_wait_up_to_the_limit() {
+fn waiting_viewers_of_all_streams_share_one_limit() {
     let mut net = Net::new();
     for number in 0..WAITING_MAX {
         assert_eq!(ask(&mut net, number, if number % 2 == 0 { V0 } else { V1 }), None);
@@ -628,7 +630,8 @@ fn lost_viewers_that_ask_again_count_once() {
     assert_eq!(node.demand()[&(GROUP, V0)], 21);
 }
 
-/// Number of messages by which E1 answers `count` messages of its parent, one each millisecond.
+/// Number of messages that E1 sends in reply to `count` messages of its parent, one each
+/// millisecond.
 fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId) -> ParentMessage) -> usize {
     let parent = net.upstream(E1, V0).expect("served");
     let node = &mut net.nodes[E1.index()];
@@ -642,7 +645,7 @@ fn answers_of_edge(net: &mut Net, count: u64, mut body: impl FnMut(&Node, NodeId
 }
 
 #[test]
-fn parent_that_holds_nothing_is_asked_again_rarely() {
+fn requests_to_a_parent_without_records_are_rate_limited() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let says = |node: &Node, parent: NodeId| {
@@ -654,7 +657,7 @@ fn parent_that_holds_nothing_is_asked_again_rarely() {
 }
 
 #[test]
-fn whole_tables_are_asked_for_and_sent_rarely() {
+fn whole_table_requests_and_replies_are_rate_limited() {
     let mut net = Net::new();
     assert_eq!(net.view(E1, V0), Some(true));
     let parent = net.upstream(E1, V0).expect("served");
@@ -699,7 +702,7 @@ fn child_says() -> impl Strategy<Value = ChildMessage> {
 }
 
 fn parent_says() -> impl Strategy<Value = ParentMessage> {
-    // Attempts of a node count from its life.
+    // A node numbers its attempts upward from its life.
     let attempts = || prop_oneof![(1u64 << 32)..(1 << 32) + 6, Just(u64::MAX)];
     let rates = || prop_oneof![Just(0), Just(3_000_000), Just(u64::MAX)].prop_map(BitRate::bps);
     let whys = prop_oneof![Just(Refusal::NotHeld), Just(Refusal::NoCapacity), Just(Refusal::Evicted)];

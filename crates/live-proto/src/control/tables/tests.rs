@@ -1,4 +1,4 @@
-//! Tests of the tables by example and by property.
+//! Tests of the tables: examples and properties.
 
 use super::*;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn full(version: Version, routes: &[(Prefix, NodeId)]) -> RibUpdate {
     RibUpdate { version, base: None, set: set.collect(), removed: Vec::new() }
 }
 
-/// Table 4.1: Link2 fails after version 15:20, and the node overrides all bitrates of V0.
+/// Table 4.1: Link2 fails after version 15:20, so the node overrides all bitrates of V0.
 #[test]
 fn override_of_table_4_1_wins_until_link_returns() {
     let high = object(0, 800);
@@ -62,7 +62,7 @@ fn override_of_table_4_1_wins_until_link_returns() {
 }
 
 #[test]
-fn evidence_is_stale_from_the_percentage_on() {
+fn evidence_is_stale_from_the_given_percentage() {
     let state = |mbps| LinkState::Up(BitRate::mbps(mbps));
     for (now, is_stale) in [(81, false), (80, true), (119, false), (120, true), (100, false)] {
         assert_eq!(state(now).has_changed(state(100), 20), is_stale, "{now} Mbit/s");
@@ -73,7 +73,7 @@ fn evidence_is_stale_from_the_percentage_on() {
 }
 
 #[test]
-fn old_update_changes_nothing() {
+fn update_with_an_old_version_is_refused() {
     let mut rib = Rib::default();
     rib.install(full(version(5), &[(V0, R1)]), |_| true).expect("newer");
     for old in [version(5), version(4), Version { lead: 0, decision: 9 }] {
@@ -85,7 +85,7 @@ fn old_update_changes_nothing() {
 }
 
 #[test]
-fn half_an_update_is_never_installed() {
+fn update_with_a_defect_is_refused_completely() {
     let mut rib = Rib::default();
     rib.install(full(version(1), &[(V0, R1)]), |_| true).expect("newer");
     let mut bad = full(version(2), &[(Prefix::Any, R1), (V0, R2)]);
@@ -105,7 +105,7 @@ fn half_an_update_is_never_installed() {
 }
 
 #[test]
-fn table_takes_entries_up_to_its_limit() {
+fn table_accepts_entries_up_to_its_limit() {
     let routes = |count: usize| -> Vec<_> {
         (0..count).map(|channel| (Prefix::Channel(ChannelId(channel as u32)), R1)).collect()
     };
@@ -118,7 +118,7 @@ fn table_takes_entries_up_to_its_limit() {
 }
 
 #[test]
-fn oldest_shadow_fib_leaves_first() {
+fn oldest_shadow_fib_is_dropped_first() {
     let mut shadows = ShadowFibs::default();
     for number in 0..=SHADOW_FIBS_MAX as u64 {
         shadows.keep(version(number), full_fib(&[(V0, R1)]));
@@ -140,7 +140,7 @@ fn prefixes() -> impl Strategy<Value = Prefix> {
     ]
 }
 
-/// Whether every request that `narrow` matches is one of `wide`.
+/// Whether `wide` matches every request that `narrow` matches.
 fn covers(wide: Prefix, narrow: Prefix) -> bool {
     match (wide, narrow) {
         (Prefix::Any, _) => true,
@@ -159,7 +159,7 @@ proptest! {
         let fib = Fib { routes: routes.clone() };
         let wanted = object(channel, kbps);
         let matching = routes.iter().filter(|(prefix, _)| covers(**prefix, Prefix::Object(wanted)));
-        // Of two prefixes that match one request, one covers the other.
+        // If two prefixes match one request, one prefix covers the other.
         let longest = matching.reduce(|best, next| if covers(*best.0, *next.0) { next } else { best });
         prop_assert_eq!(fib.lookup(wanted), longest.map(|(_, node)| *node));
     }
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn differences_leave_the_same_table_as_all_entries(
+    fn differential_update_yields_the_same_table_as_full_update(
         before in prop::collection::btree_map(prefixes(), 0..9u32, 0..12),
         after in prop::collection::btree_map(prefixes(), 0..9u32, 0..12),
     ) {

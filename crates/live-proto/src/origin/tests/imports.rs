@@ -1,27 +1,28 @@
-//! Imports from other origins.
+//! Tests of imports from other origins.
 
 use super::*;
 
-/// The form that MediaMTX writes.
+/// Playlist as MediaMTX writes it.
 const MEDIAMTX: &str = include_str!("../../../../media/tests/hls/mediamtx.m3u8");
-/// The form that OvenMediaEngine writes.
+/// Playlist as OvenMediaEngine writes it.
 const OVEN: &str = include_str!("../../../../media/tests/hls/ovenmediaengine.m3u8");
-/// MediaMTX with its session in the query, as it sends it over plain HTTP.
+/// Playlists of MediaMTX with the session number in the query, as sent over plain HTTP.
 const MEDIAMTX_VARIANTS: &str = include_str!("../../../../media/tests/hls/mediamtx_variants.m3u8");
 const MEDIAMTX_SESSION: &str = include_str!("../../../../media/tests/hls/mediamtx_session.m3u8");
-/// OvenMediaEngine with delta updates: a whole playlist, and the update one segment later.
+/// Playlists of OvenMediaEngine: a whole playlist, and a delta update one segment later.
 const OVEN_WHOLE: &str = include_str!("../../../../media/tests/hls/ovenmediaengine_whole.m3u8");
 const OVEN_DELTA: &str = include_str!("../../../../media/tests/hls/ovenmediaengine_delta.m3u8");
-/// The form that ffmpeg writes.
+/// Playlist as ffmpeg writes it.
 const FFMPEG: &str = include_str!("../../../../media/tests/hls/ffmpeg.m3u8");
 
-/// An importer with an origin that has all that it names: the body of a resource is its URI.
+/// An importer, and an origin that serves each resource it names. The body of a resource is its
+/// URI.
 struct Bench {
     importer: Importer,
     now: Instant,
-    /// Fetches of media so far.
+    /// URIs of all media requests so far.
     fetched: Vec<String>,
-    /// Directives of the last question for the playlist.
+    /// Directives of the last playlist request.
     asked: Option<DeliveryDirectives>,
     playlist_id: Option<FetchId>,
     /// URIs that the origin does not have.
@@ -58,7 +59,7 @@ impl Bench {
         }
     }
 
-    /// Waits until the playlist is asked for, and answers with this text.
+    /// Waits for the playlist request, and answers it with this text.
     fn answer(&mut self, text: &str) {
         self.run();
         while self.playlist_id.is_none() {
@@ -99,7 +100,7 @@ fn plain(first: u64, count: u64) -> String {
 }
 
 #[test]
-fn mediamtx_parts_are_passed_on() {
+fn mediamtx_parts_are_forwarded() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(MEDIAMTX);
     assert_eq!(bench.fetched[..3], ["8bdf_init.mp4", "8bdf_seg8.mp4", "8bdf_part30.mp4"]);
@@ -120,7 +121,7 @@ fn mediamtx_parts_are_passed_on() {
 }
 
 #[test]
-fn part_comes_to_those_who_wait_for_its_hint() {
+fn request_for_hinted_part_is_answered_when_part_arrives() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(MEDIAMTX);
     let id = RequestId(9);
@@ -139,7 +140,7 @@ fn part_comes_to_those_who_wait_for_its_hint() {
 }
 
 #[test]
-fn ovenmediaengine_numbers_are_kept() {
+fn ovenmediaengine_segment_numbers_are_kept() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(OVEN);
     let playlist = bench.playlist();
@@ -161,7 +162,7 @@ fn origin_without_parts_gives_no_low_latency() {
 }
 
 #[test]
-fn origin_that_restarts_is_continued() {
+fn restarted_origin_continues_after_the_last_segment() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&plain(100, 5));
     assert_eq!(bench.playlist().next_msn(), 105);
@@ -176,7 +177,7 @@ fn origin_that_restarts_is_continued() {
 }
 
 #[test]
-fn stale_copy_is_no_restart() {
+fn stale_playlist_copy_is_no_restart() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&plain(100, 5));
     bench.answer(&plain(99, 4));
@@ -184,7 +185,7 @@ fn stale_copy_is_no_restart() {
     let playlist = bench.playlist();
     assert_eq!(playlist.next_msn(), 106);
     assert!(playlist.segments.iter().all(|segment| !segment.head.is_discontinuous));
-    // An origin that stays behind has restarted.
+    // If the origin stays behind for longer, it counts as restarted.
     for _ in 0..5 {
         bench.answer(&plain(101, 4));
     }
@@ -192,7 +193,7 @@ fn stale_copy_is_no_restart() {
 }
 
 #[test]
-fn successor_keeps_the_origins_numbers() {
+fn importer_continues_after_its_predecessors_last_segment() {
     let predecessor = Some(Predecessor { newest: 99, discontinuities: 3 });
     let mut bench = Bench::new(ImportConfig { predecessor, ..ImportConfig::default() });
     bench.answer(&plain(100, 3));
@@ -242,7 +243,8 @@ fn retries_back_off_with_jitter() {
     assert_ne!(at.saturating_since(bench.now).as_us() / 1_000, delays[0], "another seed, another delay");
 }
 
-/// A low-latency playlist: whole segments from `first` on, then open parts. Names begin with `run`.
+/// A low-latency playlist: complete segments from number `first`, then `open_parts` parts of an
+/// open segment. Names begin with `run`.
 fn low_latency(run: &str, first: u64, whole: u64, open_parts: u64) -> String {
     let part = |segment: u64, part: u64| {
         format!("#EXT-X-PART:DURATION=0.5,URI=\"{run}_part{segment}.{part}.mp4?session=s1\"\n")
@@ -264,8 +266,8 @@ fn discontinuities(playlist: &MediaPlaylist) -> Vec<u64> {
     marked.map(|(_, number)| number).collect()
 }
 
-/// MediaMTX prefixes its names by a random number at each start, and may come back with numbers that
-/// overlap the earlier run.
+/// MediaMTX prefixes its names with a random number at each start. Its numbers may restart and
+/// overlap the numbers of the earlier run.
 #[test]
 fn restart_with_overlapping_numbers_is_discontinuous() {
     let mut bench = Bench::new(ImportConfig::default());
@@ -299,11 +301,11 @@ fn new_session_number_is_no_restart() {
 }
 
 #[test]
-fn bursty_origin_loses_the_offer_of_parts() {
+fn bursty_origin_ends_the_low_latency_offer() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&low_latency("a", 0, 3, 1));
     assert!(bench.importer.rendition().is_low_latency());
-    // The open segment ends, and three more come whole.
+    // The open segment ends, and the next three segments are first listed as complete.
     for whole in 4..=6 {
         bench.answer(&low_latency("a", 0, whole, 0));
         assert!(bench.importer.rendition().is_low_latency(), "{whole} segments");
@@ -316,7 +318,7 @@ fn bursty_origin_loses_the_offer_of_parts() {
 }
 
 #[test]
-fn origin_that_does_not_block_is_asked_at_intervals() {
+fn non_blocking_origin_is_polled_at_part_intervals() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(&low_latency("a", 0, 3, 1));
     let begun = bench.now;
@@ -408,7 +410,7 @@ fn segments_longer_than_a_minute_are_refused() {
 }
 
 #[test]
-fn parts_that_never_end_make_a_gap() {
+fn overlong_open_segment_becomes_a_gap() {
     let mut bench = Bench::new(ImportConfig::default());
     for count in 1..=3 {
         let part = "#EXT-X-PART:DURATION=60,URI=\"p\"\n".repeat(count);
@@ -437,7 +439,7 @@ fn ended_origin_ends_the_rendition() {
 
 proptest! {
     #[test]
-    fn any_order_of_playlists_keeps_numbers_rising(
+    fn media_sequence_never_decreases_for_any_playlist_order(
         steps in proptest::collection::vec((0..40_u64, 0..6_u64, any::<bool>()), 1..12),
     ) {
         let mut bench = Bench::new(ImportConfig::default());

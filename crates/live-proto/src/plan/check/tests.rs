@@ -1,4 +1,4 @@
-//! Plans that break one constraint each.
+//! Tests with plans that each violate one constraint.
 
 use super::*;
 use crate::network::ChannelId;
@@ -12,8 +12,8 @@ fn tree(object: u32, links: &[u32], group_links: &[u32]) -> Tree {
     }
 }
 
-/// Object 0 to both groups by source 0, reflector 2 and edge 4; object 1 to group 1 by source 1 and
-/// edge 5.
+/// Object 0 for both groups through source 0, reflector 2 and edge 4. Object 1 for group 1 through
+/// source 1 and edge 5.
 fn good() -> Vec<Tree> {
     vec![tree(0, &[0, 4], &[0, 2]), tree(1, &[3, 7], &[3])]
 }
@@ -51,7 +51,7 @@ fn each_broken_constraint_is_found() {
 }
 
 #[test]
-fn full_group_link_passes_and_overfull_one_fails() {
+fn full_group_link_passes_and_overloaded_link_fails() {
     let at = |kbps: u64| {
         let mut parts = samples::square();
         parts.groups.1[3].capacity = BitRate::bps(1_000 * kbps);

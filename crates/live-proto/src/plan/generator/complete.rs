@@ -1,4 +1,4 @@
-//! Arrivals of recorded requests, with drawn places and bitrates where the file states none.
+//! Arrivals from recorded requests. Locations and bitrates missing in the file are drawn.
 
 use super::demand::{Arrival, Trace, Workload, WorkloadKind};
 use super::draws::WeightedItems;
@@ -8,7 +8,7 @@ use crate::plan::recorded::RecordedWindow;
 use anabranch_units::{BitRate, RandomStream, Seed};
 use std::fmt;
 
-/// Viewers without places or bitrates that become more than [`REQUESTS_MAX`] arrivals.
+/// More than [`REQUESTS_MAX`] arrivals result from viewers without locations or bitrates.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct TooManyArrivals;
 
@@ -21,10 +21,10 @@ impl fmt::Display for TooManyArrivals {
 impl std::error::Error for TooManyArrivals {}
 
 impl Workload {
-    /// The arrivals of recorded requests. A place is the group of its number. A request without a
-    /// place comes from groups drawn by `shares`; one without a bitrate asks for bitrates of `kind`,
-    /// drawn at its published mean. A video has the bitrates that its requests ask for in the
-    /// window, and the drawn ones.
+    /// Converts recorded requests to arrivals. The number of a location is the number of its group.
+    /// For a request without a location, groups are drawn by `shares`. For a request without a
+    /// bitrate, bitrates of `kind` are drawn at its published mean. A video's ladder has the
+    /// bitrates of its requests in the window, and the drawn bitrates.
     ///
     /// Errors: more than [`REQUESTS_MAX`] arrivals. Panics: if there are more places than `shares`.
     pub fn complete(
@@ -88,7 +88,7 @@ impl Workload {
     }
 }
 
-/// Viewers by item, without items that have none. One viewer takes one draw.
+/// Divides viewers among items, and omits items without viewers. A single viewer takes one draw.
 fn divided(items: &WeightedItems, viewers: u64, stream: &mut RandomStream) -> Vec<(usize, u64)> {
     if viewers == 1 {
         return vec![(items.draw(stream), 1)];

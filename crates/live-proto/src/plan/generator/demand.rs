@@ -1,4 +1,4 @@
-//! Requests with the statistics of the three traces of §4.7.1.
+//! Requests that match the statistics of the three traces of §4.7.1.
 
 use super::draws::{WeightedItems, root};
 use crate::network::{ChannelId, Object};
@@ -6,14 +6,15 @@ use crate::plan::problem::{GroupId, ObjectId, Offer, Request};
 use anabranch_units::{BitRate, Duration, RandomStream, Seed};
 use std::collections::BTreeMap;
 
-/// The three traces.
+/// The three traces of §4.7.1.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadKind {
-    /// A service of low demand: 7 % of the videos have half of the requests.
+    /// A service with low demand: 7 % of the videos receive half of the requests.
     AverageDay,
-    /// Average Day and four games of a million viewers each.
+    /// Average Day plus four games with a million viewers each.
     LargeEvent,
-    /// Many channels of few viewers: the lowest 99 % of the videos have 60 % of the requests.
+    /// Many channels with few viewers: the least popular 99 % of the videos receive 60 % of the
+    /// requests.
     HeavyTail,
 }
 
@@ -27,65 +28,65 @@ impl WorkloadKind {
     }
 }
 
-/// Sizes of a workload.
+/// Kind and size of a workload.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Which trace it resembles.
+    /// Trace that the workload resembles.
     pub kind: WorkloadKind,
-    /// Number of channels, without the games of a large event.
+    /// Number of channels, not counting the games of a large event.
     pub channels: u32,
-    /// Number of requests, without those for the games.
+    /// Number of requests, not counting requests for the games.
     pub requests: u32,
 }
 
-/// Viewers of one group who ask for one object at one time.
+/// Viewers of one group that ask for one object at one time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The object that they ask for.
+    /// Requested object.
     pub object: Object,
-    /// Their group.
+    /// Group of the viewers.
     pub group: GroupId,
-    /// Their number.
+    /// Number of viewers.
     pub viewers: u64,
 }
 
-/// Arrivals of one window, in order, and the bitrates of each channel.
+/// Arrivals of one window and the bitrates of each channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     /// Arrivals in order of time.
     pub arrivals: Vec<Arrival>,
-    /// Bitrates of each channel, lowest first.
+    /// Bitrates of each channel, the lowest first.
     pub ladders: Vec<Vec<BitRate>>,
 }
 
-/// Games of a large event and their viewers (§4.7.1).
+/// Number of games in a large event, and viewers of each game (§4.7.1).
 const GAMES: u32 = 4;
 const VIEWERS_PER_GAME: u64 = 1_000_000;
-/// Bitrates of Heavy-Tail in kbit/s (§4.7.1), and shares of requests before the tilt to the
-/// published mean.
+/// Bitrates of Heavy-Tail in kbit/s (§4.7.1), and shares of requests before the tilt that reaches
+/// the published mean.
 const HEAVY_TAIL_KBPS: [u64; 4] = [400, 1_000, 4_500, 30_000];
 const HEAVY_TAIL_SHARES: [f64; 4] = [0.25, 0.275, 0.305, 0.17];
-/// Published mean of the asked bitrates, in kbit/s.
+/// Published means of the requested bitrates, in kbit/s.
 const HEAVY_TAIL_MEAN_KBPS: f64 = 6_850.0;
 const AVERAGE_DAY_MEAN_KBPS: f64 = 2_725.0;
-/// Bitrates of Average Day in kbit/s. Each channel has five of them.
+/// Bitrates of Average Day in kbit/s. Each channel has five of these bitrates.
 const AVERAGE_DAY_KBPS: [u64; 12] =
     [150, 300, 500, 800, 1_200, 1_600, 2_200, 3_000, 4_000, 5_000, 6_000, 8_000];
-/// Shares of requests by rung: most viewers ask for the lowest or the highest bitrate.
+/// Shares of requests by rung of a ladder: most viewers ask for the lowest or the highest bitrate.
 const RUNG_SHARES: [f64; 5] = [0.30, 0.12, 0.12, 0.16, 0.30];
-/// Rungs of a game among `AVERAGE_DAY_KBPS`.
+/// Indexes of a game's bitrates in `AVERAGE_DAY_KBPS`.
 const GAME_RUNGS: [usize; 5] = [3, 5, 7, 9, 11];
-/// Number of ladders that the tilt is found on. Ladders are alike, so a sample is enough.
+/// Number of ladders from which the tilt is computed. Ladders are alike, so a sample suffices.
 const LADDERS_SAMPLED: usize = 2_000;
 /// Length of the published traces.
 const HOUR: Duration = Duration::from_secs(3_600);
-/// Channels and requests of the published traces.
+/// Numbers of channels and requests in the published traces.
 const HEAVY_TAIL_CHANNELS: u32 = 10_000;
 const AVERAGE_DAY_CHANNELS: u32 = 4_144;
 const AVERAGE_DAY_REQUESTS: u32 = 55_000;
 
 impl Workload {
-    /// The arrivals of a window at `channels` channels: its share of the requests of
+    /// The workload of a window with `channels` channels: its share of the requests of
     /// [`Workload::hour`], rounded down to whole requests, and at least one.
     ///
     /// Source: §4.7.1, where windows last one minute.
@@ -94,7 +95,7 @@ impl Workload {
         let requests = u128::from(hour.requests) * u128::from(length.as_ps()) / u128::from(HOUR.as_ps());
         Self { requests: u32::try_from(requests).unwrap_or(u32::MAX).max(1), ..hour }
     }
-    /// All arrivals of an hour at `channels` channels, with the published ratio of requests to
+    /// The workload of an hour with `channels` channels, at the published ratio of requests to
     /// channels.
     pub fn hour(kind: WorkloadKind, channels: u32) -> Self {
         let requests = match kind {
@@ -127,8 +128,8 @@ impl Workload {
         Trace { arrivals, ladders }
     }
 
-    /// Exponent of popularity by rank at which the published share of requests falls on the
-    /// published top share.
+    /// Exponent of the Zipf law of popularity at which the published top share of the videos
+    /// receives the published share of the requests.
     fn exponent(&self) -> f64 {
         let (channels, top, share) = match self.kind {
             WorkloadKind::HeavyTail => (HEAVY_TAIL_CHANNELS, 0.01, 0.4),
@@ -155,7 +156,8 @@ impl Workload {
         (0..self.channels).map(ladder).collect()
     }
 
-    /// Viewers' choice among the rungs of any ladder, at the published mean.
+    /// Returns the distribution of requests over the rungs of a ladder, tilted to the published
+    /// mean.
     pub(super) fn rung_choice(
         &self,
         popularity: &[f64],
@@ -197,12 +199,13 @@ impl Workload {
     }
 }
 
-/// Shares of the rungs, tilted by a power of the bitrate.
+/// Shares of the rungs, each multiplied by a power of its bitrate.
 fn tilted(base: &[f64], ladder: &[BitRate], tilt: f64) -> Vec<f64> {
     base.iter().zip(ladder).map(|(share, rate)| share * rate.as_mbps_f64().powf(tilt)).collect()
 }
 
-/// The tilt at which viewers of these (ladder, popularity) pairs ask for `mean_kbps` in the mean.
+/// The tilt at which the mean requested bitrate over these (ladder, popularity) pairs is
+/// `mean_kbps`.
 fn tilt_to<'a>(
     mean_kbps: f64,
     base: &[f64],
@@ -222,8 +225,7 @@ fn tilt_to<'a>(
     root(-3.0, 3.0, |tilt| mean(tilt) - mean_kbps)
 }
 
-/// Offers and requests of these arrivals: one request for each group and object, with all its
-/// viewers.
+/// Offers and requests for these arrivals: one request per group and object, with all its viewers.
 pub fn demand(arrivals: &[Arrival]) -> (Vec<Offer>, Vec<Request>) {
     let mut viewers: BTreeMap<(Object, GroupId), u64> = BTreeMap::new();
     for arrival in arrivals {

@@ -1,10 +1,10 @@
-//! Draws from distributions.
+//! Random draws from distributions.
 
 use anabranch_units::RandomStream;
 
-/// Items to draw from, by weight.
+/// Items that are drawn with probabilities proportional to their weights.
 pub(super) struct WeightedItems {
-    /// Sum of the weights up to and with each item.
+    /// Cumulative sum of the weights, including each item's.
     cumulative: Vec<f64>,
 }
 
@@ -20,13 +20,13 @@ impl WeightedItems {
     fn total(&self) -> f64 {
         self.cumulative.last().copied().unwrap_or(0.0)
     }
-    /// One item, each as likely as its weight.
+    /// Draws one item.
     pub(super) fn draw(&self, stream: &mut RandomStream) -> usize {
         let at = stream.unit_f64() * self.total();
         self.cumulative.partition_point(|&sum| sum <= at).min(self.cumulative.len().saturating_sub(1))
     }
-    /// `count` draws at once, by systematic sampling: each item's count differs from its share by
-    /// less than one.
+    /// Makes `count` draws by systematic sampling: each item's count differs from its expected
+    /// count by less than one.
     pub(super) fn spread(&self, count: u64, stream: &mut RandomStream) -> Vec<u64> {
         let offset = stream.unit_f64();
         let scale = count as f64 / self.total();
@@ -42,14 +42,14 @@ impl WeightedItems {
     }
 }
 
-/// A normally distributed number: the sum of twelve uniform ones (Irwin and Hall), so that no
-/// platform differs.
+/// Draws a normally distributed number. It is a sum of twelve uniform numbers (Irwin and Hall), so
+/// that all platforms agree.
 pub(super) fn normal(mean: f64, deviation: f64, stream: &mut RandomStream) -> f64 {
     let sum: f64 = (0..12).map(|_| stream.unit_f64()).sum();
     mean + deviation * (sum - 6.0)
 }
 
-/// The root of a monotonic `f` between `low` and `high`, by bisection.
+/// Finds the root of a monotonic `f` between `low` and `high` by bisection.
 pub(super) fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     let rises = f(high) > f(low);
     for _ in 0..60 {

@@ -1,4 +1,4 @@
-//! Drawn topologies and workloads against the published statistics.
+//! Compares drawn topologies and workloads with the published statistics.
 
 use super::*;
 use crate::network::Tier;
@@ -45,7 +45,7 @@ fn costs_have_the_published_ranges() {
 }
 
 #[test]
-fn two_thousand_edges_are_drawn_and_too_many_refused() {
+fn topology_draws_two_thousand_edges_and_refuses_more() {
     let shape = TopologyShape { edges: 2_000, ..TopologyShape::default() };
     let drawn = shape.draw(Seed::new(1)).expect("2,000 edges");
     assert_eq!(drawn.network.links().len(), 6_040);
@@ -54,8 +54,8 @@ fn two_thousand_edges_are_drawn_and_too_many_refused() {
     assert!(TopologyShape { cities: 0, ..TopologyShape::default() }.draw(Seed::new(1)).is_err());
 }
 
-/// Share of viewers of the `top` most watched channels, and the mean of the asked bitrates in
-/// kbit/s.
+/// Share of the viewers that watch the `top` most popular channels, and the mean requested bitrate
+/// in kbit/s.
 fn statistics(trace: &Trace, top: usize) -> (f64, f64) {
     let mut by_channel: BTreeMap<_, u64> = BTreeMap::new();
     let (mut rate, mut viewers) = (0.0, 0);
@@ -95,7 +95,7 @@ fn heavy_tail_has_the_published_statistics() {
 }
 
 #[test]
-fn four_games_have_nearly_all_requests_of_an_event() {
+fn four_games_receive_nearly_all_requests() {
     let shares = topology(3).shares;
     let trace = Workload::hour(WorkloadKind::LargeEvent, 4_144).draw(&shares, Seed::new(1));
     let viewers: u64 = trace.arrivals.iter().map(|arrival| arrival.viewers).sum();
@@ -107,7 +107,7 @@ fn four_games_have_nearly_all_requests_of_an_event() {
 }
 
 #[test]
-fn windows_have_whole_requests_and_at_least_one() {
+fn window_rounds_requests_down_to_at_least_one() {
     let requests = |channels, seconds| {
         let length = Duration::from_secs(seconds);
         Workload::window(WorkloadKind::AverageDay, channels, length).requests
@@ -118,7 +118,7 @@ fn windows_have_whole_requests_and_at_least_one() {
 }
 
 #[test]
-fn a_seed_draws_the_same_again() {
+fn equal_seeds_draw_equal_topologies_and_traces() {
     assert_eq!(topology(5), topology(5));
     assert_ne!(topology(5), topology(6));
     let (shares, workload) = (topology(5).shares, Workload::window(WorkloadKind::HeavyTail, 1_000, MINUTE));
@@ -132,20 +132,20 @@ fn recorded(text: &str) -> RecordedWindow {
 }
 
 #[test]
-fn stated_places_and_bitrates_are_kept() {
+fn recorded_locations_and_bitrates_are_kept() {
     let log = recorded("time,video,place,bitrate_kbps\n1,b,x,400\n2,a,y,900\n3,a,y,400\n");
     let trace = Workload::complete(&log, WorkloadKind::HeavyTail, &[0.5, 0.5], Seed::new(1)).expect("few");
     let asked = |at: usize| {
         let Arrival { object, group, viewers } = trace.arrivals[at];
         (object.channel.0, object.bitrate.as_bps() / 1_000, group.0, viewers)
     };
-    // Video `a` and place `y` have the most viewers, so their number is 0.
+    // Video `a` and location `y` have the most viewers, so they have number 0.
     assert_eq!([asked(0), asked(1), asked(2)], [(1, 400, 1, 1), (0, 900, 0, 1), (0, 400, 0, 1)]);
     assert_eq!(trace.ladders[0], [400, 900].map(|kbps| BitRate::bps(1_000 * kbps)));
 }
 
 #[test]
-fn unstated_bitrates_have_the_published_mean() {
+fn missing_bitrates_get_the_published_mean() {
     let lines: String = (0..20_000).map(|line| format!("0,v{},{}\n", line % 500, 1 + line % 3)).collect();
     let log = recorded(&format!("time,video,viewers\n{lines}"));
     let shares = topology(3).shares;
@@ -159,7 +159,7 @@ fn unstated_bitrates_have_the_published_mean() {
     let first: u64 = trace.arrivals.iter().filter(is_first).map(|arrival| arrival.viewers).sum();
     let share = first as f64 / viewers as f64;
     let expected: f64 = shares[..100].iter().sum();
-    // Three standard deviations of a binomial share are 4 % of it.
+    // Three standard deviations of a binomial share are 4 % of the share.
     assert!((share / expected - 1.0).abs() < 0.05, "100 groups have {share}, not {expected}");
     assert_eq!(Workload::complete(&log, kind, &shares, Seed::new(1)), Ok(trace));
 }

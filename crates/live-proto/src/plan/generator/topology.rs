@@ -9,7 +9,7 @@ use crate::plan::problem::{
 use anabranch_units::{BitRate, RandomStream, Seed};
 use std::collections::BTreeMap;
 
-/// Sizes and rates of a topology; the default is the topology of §4.7.1.
+/// Sizes and rates of a topology. The default is the topology of §4.7.1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopologyShape {
     /// Number of sources.
@@ -22,10 +22,10 @@ pub struct TopologyShape {
     pub cities: u32,
     /// Number of client groups, at least one in each city.
     pub groups: u32,
-    /// Number of sources linked to each reflector, of edges' reflectors, and of groups' edges: (x,
-    /// y, z) of Figure 4.13.
+    /// Number of sources for each reflector, of reflectors for each edge, and of edges for each
+    /// group: (x, y, z) of Figure 4.13.
     pub parents: [u32; 3],
-    /// Capacity of each link of the three tiers.
+    /// Capacity of the links into reflectors, into edges and into groups.
     pub capacities: [BitRate; 3],
 }
 
@@ -43,7 +43,7 @@ impl Default for TopologyShape {
     }
 }
 
-/// A shape that cannot be drawn: what, value, range.
+/// A shape that cannot be drawn: parameter, value, range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeError(pub &'static str, pub u64, pub String);
 
@@ -62,14 +62,14 @@ pub struct Topology {
     pub network: Network,
     /// Client groups.
     pub groups: Vec<Group>,
-    /// Links from edges to groups, nearest edge first for each group.
+    /// Links from edges to groups. Each group's links begin with its nearest edge.
     pub group_links: Vec<GroupLink>,
-    /// Share of all requests that comes from each group; the sum is 1.
+    /// Share of all requests that comes from each group. The shares sum to 1.
     pub shares: Vec<f64>,
 }
 
 impl Topology {
-    /// The program of these offers and requests, whose channels all sources hold.
+    /// Creates the program for these offers and requests. All sources hold all channels.
     ///
     /// Errors: see [`ProgramError`].
     pub fn program(
@@ -82,14 +82,14 @@ impl Topology {
     }
 }
 
-/// Exponent of a city's share of requests by its rank.
+/// Exponent of the Zipf law for a city's share of requests by its rank.
 const CITY_EXPONENT: f64 = 0.9;
-/// Costs of links between tiers (§4.7.1: 10 to 50, normal).
+/// Mean and deviation of the cost of a link between tiers (§4.7.1: 10 to 50, normal).
 const TIER_COST_MEAN: f64 = 30.0;
 const TIER_COST_DEVIATION: f64 = 8.0;
 const TIER_COST_LEAST: f64 = 10.0;
 const TIER_COST_MOST: f64 = 50.0;
-/// Largest cost of a link to a group that is not free (§4.7.1: 1 to 5).
+/// Highest cost of a link to a group, unless the link is free (§4.7.1: 1 to 5).
 const GROUP_COST_MOST: u64 = 5;
 
 impl TopologyShape {
@@ -158,8 +158,8 @@ impl TopologyShape {
         Network::new(nodes.collect(), links).expect("the shape is within the limits of a network")
     }
 
-    /// Links of one tier: each child has as many parents as the shape says, and parents have
-    /// equally many children.
+    /// Links of one tier. Each child has the number of parents that the shape states. The parents'
+    /// numbers of children differ by at most one.
     fn tier_links(&self, first: u32, counts: [u32; 2], tier: usize, stream: &mut RandomStream) -> Vec<Link> {
         let [parents, children] = counts;
         let mut uses = vec![0u32; parents as usize];

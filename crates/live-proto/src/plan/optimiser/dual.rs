@@ -1,44 +1,48 @@
 //! Upper bounds of one object's profit: dual ascent on the path form, and branch and bound on
 //! reflectors.
 //!
-//! The path form has one variable for each group, edge and reflector. Its dual has a price v for
-//! each group, and payments of the group for ways and feeds. v is at most the level of each path:
-//! slot price plus payments. Payments for a way or a feed sum up to its price at the most. The sum
-//! of worth less v is then at least the best profit (weak duality).
+//! The path form has one variable for each combination of group, edge and reflector. Its dual has a
+//! price v for each group, and the group's payments for ways and feeds (`object_workspace` defines
+//! ways and slots, `flat_program` defines feeds). The price v is at most the level of each path,
+//! which is the slot price plus payments. All payments for a way or a feed sum to at most its
+//! price. The sum of worth minus v over all groups is then an upper bound of the profit (weak
+//! duality).
 
 use super::flat_program::{FAR, NONE};
 use super::object_workspace::{ObjectNetwork, ObjectWorkspace};
 
-/// Steps of the ascent, as shares of the dearest group's cheapest path.
+/// Steps of the ascent, as shares of the highest cost among the groups' cheapest paths.
 const LEVELS: [f64; 4] = [0.01, 0.04, 0.16, 0.64];
-/// Share of a price up to which a slack counts as used up.
+/// A slack below this share of its price counts as used up.
 const SPENT: f64 = 1e-9;
 
-/// How far branch and bound goes.
+/// Limits of branch and bound.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
-    /// Most nodes of the search tree.
+    /// Most nodes in the search tree.
     pub(super) nodes: usize,
-    /// Distance of bound and profit that ends the search, as a share of the bound.
+    /// Gap between bound and profit at which the search ends, as a share of the cost: the smaller
+    /// of the bound and the total worth minus the bound.
     pub(super) tolerance: f64,
 }
 
-/// A node of branch and bound: reflectors that are open, closed, and to be branched on.
+/// A node of branch and bound: open and closed reflectors, as bit sets, and the next reflector to
+/// branch on.
 #[derive(Copy, Clone)]
 struct Node {
     bound: f64,
-    /// `None` if no reflector is left to branch on.
+    /// Reflector to branch on. `None` if no reflector is left.
     branch: Option<u8>,
     open: u64,
     closed: u64,
 }
 
-/// Workspace of the ascent.
+/// Buffers of the ascent and of branch and bound.
 #[derive(Default)]
 pub(super) struct Dual {
     /// Price of each group.
     pub(super) prices: Vec<f64>,
-    /// Cheapest path of each group, at most its worth.
+    /// Cost of each group's cheapest path, at most the group's worth.
     limits: Vec<f64>,
     is_done: Vec<bool>,
     /// Level of each path, by slot, then by way.
@@ -46,17 +50,17 @@ pub(super) struct Dual {
     level_starts: Vec<u32>,
     way_slacks: Vec<f64>,
     feed_slacks: Vec<f64>,
-    /// Feed prices at a node of branch and bound.
+    /// Feed prices at the current node of branch and bound.
     feeds: Vec<f64>,
-    /// Groups that pay for each reflector.
+    /// Number of groups that pay for each reflector.
     payers: Vec<u32>,
-    /// Lowest level of a group's paths by reflector.
+    /// Lowest level of a group's paths through each reflector.
     nearest: Vec<f64>,
     nodes: Vec<Node>,
 }
 
 impl Dual {
-    /// Raises the prices of all groups and returns the bound of the profit at the feed prices of
+    /// Raises the prices of all groups. Returns the upper bound of the profit at the feed prices in
     /// `self`.
     fn ascend(&mut self, part: &ObjectNetwork) -> f64 {
         let reflectors = part.feeds.len();
@@ -107,8 +111,8 @@ impl Dual {
         part.worths.iter().zip(&self.prices).map(|(worth, price)| worth - price).sum()
     }
 
-    /// Raises one group's price towards `target` as far as the slacks allow, pays for it, and
-    /// returns the price.
+    /// Raises one group's price towards `target` as far as the slacks allow, and subtracts the
+    /// payments from the slacks. Returns the new price.
     #[inline]
     fn raise(&mut self, part: &ObjectNetwork, group: usize, target: f64) -> f64 {
         let current = self.prices[group];
@@ -128,7 +132,7 @@ impl Dual {
         if price <= current {
             return current;
         }
-        // `nearest` becomes the payment for each reflector.
+        // From here `nearest` holds the payment for each reflector.
         for (reflector, nearest) in self.nearest.iter_mut().enumerate() {
             let payment = (price - *nearest).max(0.0);
             *nearest = payment;
@@ -151,14 +155,14 @@ impl Dual {
         price
     }
 
-    /// Bound of the profit without branching. Leaves the groups' prices in [`Dual::prices`].
+    /// Upper bound of the profit without branching. Leaves the groups' prices in [`Dual::prices`].
     pub(super) fn bound(&mut self, part: &ObjectNetwork) -> f64 {
         self.feeds.clone_from(&part.feeds);
         self.ascend(part)
     }
 
-    /// Opens each edge that has a way with fully paid way and feed prices, over the cheapest such
-    /// way. Improves this tree and returns its profit.
+    /// Opens each edge with a way whose way price and feed price are fully paid, over the cheapest
+    /// of these ways. Improves the resulting tree and returns its profit.
     pub(super) fn saturated_tree(&self, local: &mut ObjectWorkspace) -> f64 {
         local.close_all();
         for edge in 0..local.part.edges() {
@@ -182,7 +186,7 @@ impl Dual {
         local.improve()
     }
 
-    /// Bounds one node of the search, and improves the best tree from it.
+    /// Computes the bound of one node, and improves the best tree from this node.
     fn visit(&mut self, local: &mut ObjectWorkspace, node: &mut Node, best: &mut f64, distance: f64) {
         let mut fixed = 0.0;
         self.feeds.clone_from(&local.part.feeds);
@@ -213,8 +217,9 @@ impl Dual {
         }
     }
 
-    /// Branch and bound on reflectors from the current tree, whose profit is `first`. Returns the
-    /// bound of the profit and the profit of the best tree, which is the current one then.
+    /// Branch and bound over reflectors, from the current tree with profit `first`. Returns the
+    /// bound of the profit and the profit of the best tree. Leaves the best tree as the current
+    /// tree.
     pub(super) fn search(&mut self, local: &mut ObjectWorkspace, first: f64, limits: Limits) -> (f64, f64) {
         let mut best = first;
         local.keep();

@@ -1,8 +1,9 @@
-//! A program as arrays: links by what they lead to, objects with their requests.
+//! A program as flat arrays: links grouped by the node they lead to, and objects with their
+//! requests.
 //!
 //! A *feed* leads from a source to a reflector, a *trunk* from a reflector to an edge, a *tail*
-//! from an edge to a group. Prices are per Mbit/s and include w_c. Objects are alike in them, since
-//! every cost grows with the bitrate.
+//! from an edge to a group. Prices are per Mbit/s and include w_c. They are the same for all
+//! objects, as every cost is proportional to the bitrate.
 
 use crate::network::Tier;
 use crate::plan::problem::{GroupId, GroupLinkId, ObjectId, Program};
@@ -10,23 +11,23 @@ use anabranch_units::LinkId;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// No link.
+/// Index that stands for no link.
 pub(super) const NONE: u32 = u32::MAX;
 /// Price of a link that cannot be used.
 pub(super) const FAR: f64 = 1e30;
 
-/// Number of sets from which narrow feeds count as usable in the bounds. Further sets differ in
-/// their sources alone.
+/// Number of sets above which further sets ignore capacities: they differ only in their sources, so
+/// the bounds then also count feeds too narrow for the objects.
 const FEED_SETS_MAX: usize = 64;
 
-/// The links of one tier, grouped by the node that they lead to.
+/// The links of one tier, grouped by the node at their lower end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
-    /// First link into each node, and the end of the last node's.
+    /// Index of the first link into each node, and the number of links at the end.
     pub(super) starts: Vec<u32>,
-    /// Node of the tier above, by its index within the tier.
+    /// Node at the upper end, by its index within its tier.
     pub(super) parents: Vec<u32>,
-    /// Weighted cost of a Mbit/s.
+    /// Weighted cost per Mbit/s.
     pub(super) costs: Vec<f64>,
     /// Planned capacity in bit/s.
     pub(super) rooms: Vec<u64>,
@@ -55,7 +56,7 @@ impl Links {
     }
 }
 
-/// A program as arrays.
+/// A program as flat arrays.
 #[derive(Clone, Debug)]
 pub(super) struct FlatProgram {
     pub(super) reflectors: usize,
@@ -71,26 +72,26 @@ pub(super) struct FlatProgram {
 /// Feeds that some objects may use.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FeedSet {
-    /// Sources that hold the channels, as bits by source.
+    /// Sources that hold the channels, as a bit set.
     pub(super) sources: u64,
-    /// Least capacity in bit/s: narrower feeds cannot carry any of the objects.
+    /// Lowest usable capacity in bit/s. Narrower feeds cannot carry any of the objects.
     least_room: u64,
 }
 
-/// Objects with their requests, here called pairs.
+/// Objects with their requests, which are called pairs here.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Objects {
     /// Bitrate in Mbit/s.
     pub(super) rates: Vec<f64>,
     /// Bitrate in bit/s.
     pub(super) bps: Vec<u64>,
-    /// Index of the set of its feeds.
+    /// Index of the object's feed set.
     pub(super) sets: Vec<u16>,
-    /// First pair of each object, and the end of the last one's.
+    /// Index of each object's first pair, and the number of pairs at the end.
     pub(super) starts: Vec<u32>,
     /// Group of each pair.
     pub(super) groups: Vec<u32>,
-    /// Value of each pair, for each Mbit/s of its object.
+    /// Value of each pair, per Mbit/s of its object.
     pub(super) worths: Vec<f64>,
 }
 
@@ -196,7 +197,7 @@ fn objects(program: &Program, feeds: &Links) -> (Objects, Vec<FeedSet>) {
     (objects, sets)
 }
 
-/// Trees by pair: which tail and which trunk serve it, or [`NONE`].
+/// Tail and trunk that serve each pair, or [`NONE`].
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
     pub(super) tails: Vec<u32>,
@@ -213,12 +214,12 @@ impl Paths {
     }
 }
 
-/// Prices and rooms under which one object's tree is sought.
+/// Prices and remaining capacities with which one object's tree is sought.
 #[derive(Copy, Clone)]
 pub(super) struct PriceView<'a> {
     pub(super) tails: &'a [f64],
     pub(super) trunks: &'a [f64],
-    /// Price of a feed into each reflector; [`FAR`] without one.
+    /// Price of the feed into each reflector; [`FAR`] if there is no feed.
     pub(super) feeds: &'a [f64],
     pub(super) tail_rooms: &'a [u64],
     pub(super) trunk_rooms: &'a [u64],

@@ -1,29 +1,31 @@
-//! Objects of hundreds of groups: one price for each group, moved by Polyak steps.
+//! Bounds and trees of objects with hundreds of groups: one price per group, moved by Polyak steps.
 //!
-//! "Each group is served once" is relaxed by a price v for each group. For given prices the path
-//! form splits by reflector into closed forms: an edge earns what its groups pay above their slots,
-//! less its way; a reflector earns the sum over its edges, less its feed. Worths less prices and
-//! all earnings above zero are at least the best profit, whatever the prices.
+//! The constraint that each group is served once is relaxed by a price v for each group. At given
+//! prices the path form splits into closed forms by reflector. An edge earns the payments of its
+//! groups above their slot prices, minus the price of its way (`object_workspace`). A reflector
+//! earns the sum over its edges, minus the price of its feed. The sum of all worths, minus all
+//! prices, plus all positive earnings of reflectors, is an upper bound of the profit at any prices.
 
 use super::dual::Dual;
 use super::flat_program::NONE;
 use super::object_workspace::{ObjectNetwork, ObjectWorkspace};
 
-/// Number of groups from which an object may be a head object.
+/// Lowest number of groups of a head object.
 const HEAD_GROUPS: usize = 100;
-/// Most that feeds may cost of a head object's tree. Above it, branch and bound on reflectors has
-/// the better bound, because the relaxation lets a group be served by several edges of one
-/// reflector.
+/// Upper limit of the feeds' share of the cost of a head object's tree. Above it, branch and bound
+/// over reflectors yields the better bound, because the relaxation lets several edges of one
+/// reflector serve a group.
 const FEEDS_SHARE_MAX: f64 = 0.2;
-/// Steps without a better bound before the step length shrinks, and by what factor.
+/// Number of steps without a better bound before the step length shrinks, and the factor of
+/// shrinking.
 const PATIENCE: u32 = 12;
 const SHRINK: f64 = 0.6;
-/// Step length, of the whole way to the best profit, at which the search ends.
+/// Step length at which the search ends, as a share of the distance to the best profit.
 const STEP_MIN: f64 = 2e-3;
-/// Steps between two trees read off the prices.
+/// Number of steps between two trees derived from the prices.
 const STEPS_PER_TREE: u32 = 80;
 
-/// Whether the object of the current tree, which has this profit, is a head object. Head objects
+/// Whether the object of the current tree, whose profit is `profit`, is a head object. Head objects
 /// are solved by prices instead of branch and bound.
 pub(super) fn is_head(local: &ObjectWorkspace, profit: f64) -> bool {
     if local.part.groups() < HEAD_GROUPS {
@@ -35,22 +37,22 @@ pub(super) fn is_head(local: &ObjectWorkspace, profit: f64) -> bool {
     feeds.map(|(_, feed)| feed).sum::<f64>() < FEEDS_SHARE_MAX * cost
 }
 
-/// Workspace of the price search.
+/// Buffers of the price search.
 #[derive(Default)]
 pub(super) struct Head {
     prices: Vec<f64>,
     best: Vec<f64>,
-    /// Earnings of each edge before its way.
+    /// Sum of the groups' payments to each edge, before the price of a way.
     edges: Vec<f64>,
     reflectors: Vec<f64>,
-    /// Number of open ways of each edge.
+    /// Number of profitable ways of each edge.
     opens: Vec<f64>,
     steps: Vec<f64>,
 }
 
 impl Head {
-    /// Bound of the profit at the current prices. Leaves the earnings of edges and reflectors
-    /// behind.
+    /// Upper bound of the profit at the current prices. Stores the earnings of edges and
+    /// reflectors.
     fn bound(&mut self, part: &ObjectNetwork) -> f64 {
         self.edges.clear();
         self.edges.resize(part.edges(), 0.0);
@@ -76,7 +78,8 @@ impl Head {
         sum + self.reflectors.iter().filter(|&&earns| earns > 0.0).sum::<f64>()
     }
 
-    /// One Polyak step of `length` towards a bound of `target`. Returns false at a minimum.
+    /// Moves the prices by one Polyak step: by `length` times the step that would lower the bound
+    /// by `distance`. Returns false at a minimum.
     fn step(&mut self, part: &ObjectNetwork, distance: f64, length: f64) -> bool {
         self.opens.clear();
         for edge in 0..part.edges() {
@@ -115,7 +118,8 @@ impl Head {
         true
     }
 
-    /// Opens the edges that earn at the current prices and improves that tree.
+    /// Opens the edges that are profitable at the current prices, improves the tree, and returns
+    /// its profit.
     fn tree(&self, local: &mut ObjectWorkspace) -> f64 {
         local.close_all();
         for edge in 0..local.part.edges() {
@@ -135,9 +139,9 @@ impl Head {
         local.improve()
     }
 
-    /// Searches prices from the prices of `dual`, and trees from the current one, whose profit is
-    /// `first`. Returns the bound of the profit and the profit of the best tree, which is the
-    /// current one then.
+    /// Searches prices, starting from the prices of `dual`, and trees, starting from the current
+    /// tree with profit `first`. Returns the bound of the profit and the profit of the best tree.
+    /// Leaves the best tree as the current tree.
     pub(super) fn search(
         &mut self,
         local: &mut ObjectWorkspace,

@@ -1,24 +1,25 @@
-//! One object's tree at given prices: a facility location in two levels, edges and reflectors.
+//! Best tree of one object at given prices: a two-level facility location of edges and reflectors.
 //!
-//! Profits are per Mbit/s of the object: the worth of the served groups, less the prices of the
-//! links. [`ObjectWorkspace::fill`] copies the object's part of the network,
-//! [`ObjectWorkspace::respond`] builds a tree, [`ObjectWorkspace::improve`] improves it by adding,
-//! dropping and moving edges and reflectors.
+//! Profits are per Mbit/s of the object: the worth of the served groups, minus the prices of the
+//! links. [`ObjectWorkspace::fill`] copies the object's part of the network.
+//! [`ObjectWorkspace::respond`] builds a tree. [`ObjectWorkspace::improve`] adds, drops and moves
+//! edges and reflectors.
 
 use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 
 /// Rounds of slope scaling in a quick tree.
 pub(super) const QUICK_ROUNDS: u32 = 2;
-/// Smallest gain of a move, for each Mbit/s and each unit of the largest worth.
+/// Smallest gain of a move, per Mbit/s, as a share of the largest worth.
 const GAIN_MIN: f64 = 1e-13;
-/// Most moves of one search that open a reflector. The next move may undo each of them.
+/// Most moves in one search that open a reflector. The bound is needed, as the next move may close
+/// the reflector again.
 const REFLECTORS_OPENED_MAX: u32 = 3;
-/// Share of a closed edge's gain that counts when a reflector opens: edges of one reflector compete
-/// for groups.
+/// Share of a closed edge's gain that is counted towards opening a reflector. It is below 1, as the
+/// edges of one reflector compete for the same groups.
 const JOINT_GAIN_SHARE: f64 = 0.6;
 
-/// The object's part of the network. A *slot* is a tail to one of its groups, a *way* is a trunk to
-/// one of its edges.
+/// Part of the network that one object can use. A *slot* is a tail that leads to one of its groups;
+/// a *way* is a trunk that leads to one of its edges.
 #[derive(Default)]
 pub(super) struct ObjectNetwork {
     pub(super) worths: Vec<f64>,
@@ -30,10 +31,10 @@ pub(super) struct ObjectNetwork {
     pub(super) way_reflectors: Vec<u8>,
     pub(super) way_prices: Vec<f64>,
     pub(super) way_trunks: Vec<u32>,
-    /// Slots of each edge: start, and (group, slot) in order.
+    /// Slots by edge: the start of each edge's run, and (group, slot) pairs in the order of edges.
     pub(super) user_starts: Vec<u32>,
     pub(super) users: Vec<u32>,
-    /// Price of a feed into each reflector.
+    /// Price of the feed into each reflector.
     pub(super) feeds: Vec<f64>,
 }
 
@@ -54,36 +55,36 @@ impl ObjectNetwork {
     }
 }
 
-/// Open edges with their ways, and the slot of each group.
+/// Open edges with their ways, the use of reflectors, and the slot of each group.
 #[derive(Clone, Default)]
 pub(super) struct OpenEdges {
-    /// Way of each open edge, or [`NONE`].
+    /// Way of each edge, or [`NONE`] if the edge is closed.
     pub(super) ways: Vec<u32>,
-    /// Open edges of each reflector.
+    /// Number of open edges at each reflector.
     pub(super) uses: Vec<u32>,
-    /// Slot of each served group, or [`NONE`].
+    /// Slot of each group, or [`NONE`] if the group is not served.
     pub(super) slots: Vec<u32>,
 }
 
-/// Savings of moves, kept up to date from move to move.
+/// Savings of possible moves, updated after each move.
 #[derive(Default)]
 struct MoveSavings {
     /// Loss of the groups of an open edge if the edge closes.
     losses: Vec<f64>,
     /// Gain of the groups of a closed edge if the edge opens.
     gains: Vec<f64>,
-    /// Price of each group's slot, or its worth.
+    /// Price of each group's slot, or the group's worth if it is not served.
     firsts: Vec<f64>,
-    /// Price of each group's second best open slot, or its worth.
+    /// Price of each group's second cheapest slot at an open edge, or the group's worth.
     seconds: Vec<f64>,
 }
 
-/// Workspace of one object after the other.
+/// Buffers for the search of one object at a time, reused for the next object.
 #[derive(Default)]
 pub(super) struct ObjectWorkspace {
     pub(super) part: ObjectNetwork,
     pub(super) open: OpenEdges,
-    /// Best tree of a search.
+    /// Best tree of the current search.
     pub(super) best: OpenEdges,
     savings: MoveSavings,
     edge_marks: Vec<u32>,
@@ -94,7 +95,8 @@ pub(super) struct ObjectWorkspace {
     edge_prices: Vec<f64>,
 }
 
-/// The best path of a single pair: profit, tail and trunk. `None` without a profitable one.
+/// The most profitable path of a single pair: profit, tail and trunk. `None` if no path is
+/// profitable.
 pub(super) fn single(
     flat: &FlatProgram,
     object: usize,
@@ -125,7 +127,8 @@ impl ObjectWorkspace {
         Self { edge_marks: vec![0; flat.edges], edge_ids: vec![0; flat.edges], ..Self::default() }
     }
 
-    /// Copies what `object` may use in `view`. Slots dearer than their group's worth are left out.
+    /// Copies the links that `object` may use in `view`, without slots dearer than their group's
+    /// worth.
     pub(super) fn fill(&mut self, flat: &FlatProgram, object: usize, view: &PriceView<'_>) {
         self.mark += 1;
         let bps = flat.objects.bps[object];
@@ -222,8 +225,8 @@ impl ObjectWorkspace {
         self.open.uses[self.part.way_reflectors[way] as usize] += 1;
     }
 
-    /// Takes in an object and finds its tree: the former one improved, or a quick one if there is none.
-    /// Returns its profit. `former` has the object's tails and trunks.
+    /// Loads an object and finds its tree: the former tree improved, or a quick tree if none was
+    /// open. Returns the profit. `former` has the object's tails and trunks.
     pub(super) fn solve(
         &mut self,
         flat: &FlatProgram,
@@ -235,7 +238,7 @@ impl ObjectWorkspace {
         if self.open_former(former.0, former.1) { self.improve() } else { self.respond(QUICK_ROUNDS) }
     }
 
-    /// Opens the edges of a former tree. Returns whether it had any.
+    /// Opens the edges of a former tree. Returns whether any edge was opened.
     fn open_former(&mut self, tails: &[u32], trunks: &[u32]) -> bool {
         let mut is_any = false;
         for group in 0..self.part.groups() {
@@ -256,8 +259,8 @@ impl ObjectWorkspace {
         is_any
     }
 
-    /// Builds a tree by slope scaling: prices of edges and reflectors are shared by the groups of
-    /// the round before.
+    /// Builds a tree by slope scaling: in each round the groups served in the previous round share
+    /// the prices of edges and reflectors.
     pub(super) fn respond(&mut self, rounds: u32) -> f64 {
         let part = &self.part;
         let edges = part.edges();
@@ -319,8 +322,8 @@ impl ObjectWorkspace {
         self.improve()
     }
 
-    /// Adds (`sign` 1) or removes (-1) a group's part of the savings; adding chooses its slot
-    /// first.
+    /// Adds (`sign` 1) or subtracts (-1) a group's contribution to the savings. Before adding, the
+    /// group is assigned its cheapest open slot.
     #[inline]
     fn account(&mut self, group: usize, sign: f64) {
         let (part, open, savings) = (&self.part, &mut self.open, &mut self.savings);
@@ -388,8 +391,8 @@ impl ObjectWorkspace {
         self.open.ways[edge] = way as u32;
     }
 
-    /// Price of `way` with its reflector, if that has no other edge; `own` is the number of its
-    /// uses to discount.
+    /// Price of `way`, plus the feed of its reflector if at most `own` open edges use the
+    /// reflector.
     #[inline]
     fn way_price(&self, way: usize, own: u32) -> f64 {
         let reflector = self.part.way_reflectors[way] as usize;
@@ -397,8 +400,8 @@ impl ObjectWorkspace {
         self.part.way_prices[way] + feed
     }
 
-    /// Improves the open edges by local search and assigns each group to its cheapest one. Returns
-    /// the profit.
+    /// Improves the open edges by local search. Assigns each group to its cheapest open edge and
+    /// returns the profit.
     pub(super) fn improve(&mut self) -> f64 {
         let (edges, groups) = (self.part.edges(), self.part.groups());
         let least = GAIN_MIN * self.part.worths.iter().fold(1e-9, |most: f64, &worth| most.max(worth));
@@ -495,8 +498,7 @@ impl ObjectWorkspace {
         (best, most)
     }
 
-    /// Cost of moving `edge` away from its reflector, and the way to move to, or [`NONE`] to close
-    /// it.
+    /// Extra cost if `edge` leaves its reflector, and the way to move to, or [`NONE`] to close it.
     fn way_out(&self, edge: usize) -> (f64, u32) {
         let current = self.open.ways[edge] as usize;
         let reflector = self.part.way_reflectors[current];
@@ -515,7 +517,7 @@ impl ObjectWorkspace {
         way != NONE && self.part.way_reflectors[way as usize] as usize == reflector
     }
 
-    /// Closes the reflector whose closing saves the most. Returns whether there was one.
+    /// Closes the reflector whose closing saves the most. Returns whether one was closed.
     fn drop_reflector(&mut self, least: f64) -> bool {
         let (mut best, mut most) = (usize::MAX, least);
         for reflector in 0..self.part.feeds.len() {
@@ -549,8 +551,8 @@ impl ObjectWorkspace {
         true
     }
 
-    /// Opens the reflector that saves the most by edges that move to it or open with it. Returns
-    /// whether there was one.
+    /// Opens the reflector that saves the most, with the edges that move to it or open at it.
+    /// Returns whether one was opened.
     fn add_reflector(&mut self, least: f64) -> bool {
         let feeds = self.part.feeds.len();
         self.reflector_counts.clear();
@@ -593,8 +595,8 @@ impl ObjectWorkspace {
         true
     }
 
-    /// Closes edges without groups and returns the profit; a tree without profit is closed as a
-    /// whole.
+    /// Closes edges without groups and returns the profit. If the profit is not positive, all edges
+    /// are closed.
     fn settle(&mut self) -> f64 {
         let edges = self.part.edges();
         self.counts.clear();
@@ -626,19 +628,19 @@ impl ObjectWorkspace {
         profit
     }
 
-    /// Keeps the current tree as the best one.
+    /// Saves the current tree as the best one.
     pub(super) fn keep(&mut self) {
         self.best.ways.clone_from(&self.open.ways);
         self.best.uses.clone_from(&self.open.uses);
         self.best.slots.clone_from(&self.open.slots);
     }
 
-    /// Makes the best tree the current one.
+    /// Makes the best tree the current tree again.
     pub(super) fn restore(&mut self) {
         std::mem::swap(&mut self.open, &mut self.best);
     }
 
-    /// Writes the current tree to the object's pairs, which begin at `first`.
+    /// Writes the current tree to the object's pairs. The first pair has the index `first`.
     pub(super) fn write(&self, paths: &mut Paths, first: usize) {
         for (group, &slot) in self.open.slots.iter().enumerate() {
             let (mut tail, mut trunk) = (NONE, NONE);

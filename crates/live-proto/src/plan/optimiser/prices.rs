@@ -1,34 +1,38 @@
 //! Prices of link capacities, moved by incremental mirror descent.
 //!
-//! Links into one reflector share a price: a source's feed is worth the reflector's price less its
-//! own cost. Channels that other sources hold have other reflector prices. Links that cannot fill,
-//! even with all requests, have no price.
+//! All links into one reflector share a price: the capacity of a source's feed is worth this price
+//! minus the feed's cost. A reflector has one price for each set of sources that hold a channel.
+//! Links that all requests together cannot fill have no price.
 
 use super::flat_program::{FAR, FlatProgram, Paths, PriceView};
 
-/// Step of a price whose link carries twice its capacity: e to this power, at first.
+/// First step: the exponent, to base e, by which the price of a link at twice its capacity rises in
+/// a pass.
 const STEP: f64 = 3.0;
-/// Decay of the step from pass to pass.
+/// Decay of the step per pass.
 const STEP_DECAY: f64 = 0.5;
-/// First prices of feeds, trunks and tails, of the price at which the sources' tier fills.
+/// First prices of feeds, trunks and tails, as shares of the price at which the sources' tier
+/// fills.
 const FIRST: [f64; 3] = [1.0, 0.05, 0.01];
-/// Least price, of the same, and the largest average that counts as none, in least prices.
+/// Lowest price, as a share of the price at which the sources' tier fills. An average price of at
+/// most [`NONE_BELOW`] times the lowest price counts as zero.
 const FLOOR: f64 = 1e-5;
 const NONE_BELOW: f64 = 2.0;
-/// Least first price, of the median density of all objects: tiers other than the sources' may be
-/// narrow.
+/// Lower limit of the first price, as a share of the objects' median density: reflectors and edges
+/// may fill before the sources do.
 const DENSITY_SHARE: f64 = 0.02;
-/// Batches between two moves of the tails' prices.
+/// Number of batches between two updates of the tails' prices.
 const TAIL_BATCHES: usize = 4;
-/// Passes by which a warm start's step has decayed. A smaller step keeps more of good prices, and
-/// takes longer from bad ones.
+/// Number of passes by which the step of a warm start has already decayed. A smaller step preserves
+/// good prices better, and corrects bad prices more slowly.
 const WARM_PASSES: f64 = 16.0;
 
 /// Prices of capacity: of the inflow of each reflector for each set of holding sources, of trunks,
 /// and of tails.
 #[derive(Clone, Debug)]
 pub(super) struct Duals {
-    /// By set, then by reflector; the cheapest feed's cost is included. [`FAR`] without a feed.
+    /// Inflow prices by set, then by reflector, including the cheapest feed's cost. [`FAR`] if the
+    /// set has no feed.
     pub(super) feeds: Vec<f64>,
     pub(super) trunks: Vec<f64>,
     pub(super) tails: Vec<f64>,
@@ -42,7 +46,7 @@ impl Duals {
             tails: vec![0.0; flat.tails.len()],
         }
     }
-    /// Price of a feed's capacity: the most that any set pays above its cost.
+    /// Price of a feed's capacity: the highest excess of any set's price over the feed's cost.
     pub(super) fn of_feed(&self, flat: &FlatProgram, reflector: usize, feed: usize) -> f64 {
         let sets = 0..flat.feed_sets.len();
         let prices = sets.filter(|&set| flat.has_feed(set, feed)).map(|set| {
@@ -51,35 +55,35 @@ impl Duals {
         });
         prices.fold(0.0, f64::max)
     }
-    /// Reflector prices of `set`.
+    /// Inflow prices of all reflectors for `set`.
     pub(super) fn of_set(&self, flat: &FlatProgram, set: usize) -> &[f64] {
         &self.feeds[set * flat.reflectors..(set + 1) * flat.reflectors]
     }
 }
 
-/// The state of the descent.
+/// State of the descent.
 pub(super) struct Descent<'a> {
     flat: &'a FlatProgram,
     pub(super) duals: Duals,
     /// Cost of the cheapest feed by set and reflector.
     cheapest: Vec<f64>,
-    /// Price at which the sources' tier fills.
+    /// Lowest price of a capacity.
     floor: f64,
-    /// Trunks and tails that can fill.
+    /// Trunks and tails that all requests together would overload.
     busy_trunks: Vec<u32>,
     busy_tails: Vec<u32>,
     sums: Duals,
     batches: f64,
     tail_batches: f64,
     used: Duals,
-    /// Trunk and tail prices with their costs.
+    /// Trunk and tail prices, each with the link's cost added.
     trunk_prices: Vec<f64>,
     tail_prices: Vec<f64>,
     is_warm: bool,
     marks: Marks,
 }
 
-/// Marks of the edges and reflectors that a tree was found at.
+/// Edges and reflectors already visited in the current tree.
 pub(super) struct Marks {
     edges: Vec<u32>,
     reflectors: Vec<u32>,
@@ -93,18 +97,18 @@ impl Marks {
     pub(super) fn begin(&mut self) {
         self.mark += 1;
     }
-    /// Whether `edge` is met for the first time in this tree.
+    /// Marks `edge`. Returns whether it was not yet visited in this tree.
     pub(super) fn is_new_edge(&mut self, edge: usize) -> bool {
         std::mem::replace(&mut self.edges[edge], self.mark) != self.mark
     }
-    /// Whether `reflector` is met for the first time in this tree.
+    /// Marks `reflector`. Returns whether it was not yet visited in this tree.
     pub(super) fn is_new_reflector(&mut self, reflector: usize) -> bool {
         std::mem::replace(&mut self.reflectors[reflector], self.mark) != self.mark
     }
 }
 
-/// First estimate of a price: the density (value for each Mbit/s) of the object at which the
-/// sources' tier is full, and at least the mean cost of a feed and a share of the median density.
+/// First estimate of a price: the density (value per Mbit/s) of the object that fills the sources'
+/// tier, in order of density. At least the mean cost of a feed and a share of the median density.
 fn filling_density(flat: &FlatProgram) -> f64 {
     let objects = &flat.objects;
     let density = |object: usize| objects.worths[objects.pairs(object)].iter().sum::<f64>();
@@ -125,7 +129,7 @@ fn filling_density(flat: &FlatProgram) -> f64 {
     filling.max(mean_cost).max(DENSITY_SHARE * median)
 }
 
-/// Trunks and tails whose requests together exceed their capacity.
+/// Trunks and tails for which the total rate of all requests exceeds the capacity.
 fn busy_links(flat: &FlatProgram) -> (Vec<u32>, Vec<u32>) {
     let objects = &flat.objects;
     let mut edge_load = vec![0.0; flat.edges];
@@ -161,7 +165,7 @@ fn busy_links(flat: &FlatProgram) -> (Vec<u32>, Vec<u32>) {
 }
 
 impl<'a> Descent<'a> {
-    /// A descent from `former` prices of links and group links by their ids, or from an estimate.
+    /// Creates a descent from `former` prices, indexed by link and group link, or from an estimate.
     pub(super) fn new(flat: &'a FlatProgram, former: Option<(&[f64], &[f64])>) -> Self {
         let scale = filling_density(flat).max(1e-12);
         let (busy_trunks, busy_tails) = busy_links(flat);
@@ -209,11 +213,11 @@ impl<'a> Descent<'a> {
         }
     }
 
-    /// Least price of a capacity.
+    /// Lowest price of a capacity.
     pub(super) fn floor(&self) -> f64 {
         self.floor
     }
-    /// Forgets the prices averaged so far.
+    /// Discards the prices averaged so far.
     pub(super) fn restart_average(&mut self) {
         self.sums.feeds.fill(0.0);
         self.sums.trunks.fill(0.0);
@@ -221,7 +225,7 @@ impl<'a> Descent<'a> {
         self.batches = 0.0;
         self.tail_batches = 0.0;
     }
-    /// Average prices since the last restart; least prices count as none.
+    /// Average prices since the last restart. Averages near the lowest price count as zero.
     pub(super) fn average(&self) -> Duals {
         let mean = |sums: &[f64], count: f64| {
             let mean = sums.iter().map(|sum| sum / count);
@@ -240,8 +244,8 @@ impl<'a> Descent<'a> {
         duals
     }
 
-    /// One pass over the objects in `order`, in `batches`. `respond` writes each object's best tree
-    /// at the given prices.
+    /// Runs one pass over the objects in `order`, in `batches`. `respond` writes the best tree of
+    /// each object at the given prices.
     pub(super) fn pass(
         &mut self,
         (pass, batches): (u32, usize),
@@ -347,8 +351,8 @@ impl<'a> Descent<'a> {
         self.batches += 1.0;
     }
 
-    /// Use of a reflector's inflow by objects of `set`, and by objects of other sets as far as
-    /// these share its sources.
+    /// Load on a reflector's inflow by objects of `set`, plus a share of the load by each other
+    /// set. The share is the part of the other set's sources that are also in `set`.
     fn used_by_overlapping(&self, set: usize, reflector: usize) -> f64 {
         let flat = self.flat;
         let mask = flat.feed_sets[set].sources;
@@ -373,13 +377,12 @@ impl<'a> Descent<'a> {
     }
 }
 
-/// The exponential function, to the second order: cheap, positive, and alike on all platforms.
+/// The exponential function to second order: fast, positive, and identical on all platforms.
 fn factor(move_by: f64) -> f64 {
     1.0 + move_by * (1.0 + 0.5 * move_by)
 }
 
-/// Raises each reflector price to what the prices of its feeds imply: the least cost with price of
-/// a feed of the set.
+/// Raises each reflector's price for a set to the lowest cost plus price of the set's feeds.
 fn settle(flat: &FlatProgram, duals: &mut Duals) {
     let mut feed_prices = vec![0.0; flat.feeds.len()];
     for reflector in 0..flat.reflectors {
@@ -394,7 +397,7 @@ fn settle(flat: &FlatProgram, duals: &mut Duals) {
     }
 }
 
-/// Value of all capacities at these prices: what a bound has beside the objects' profits.
+/// Value of all capacities at these prices: the part of the bound beside the objects' profits.
 pub(super) fn capacity_value(flat: &FlatProgram, duals: &Duals) -> f64 {
     let mut sum = 0.0;
     for reflector in 0..flat.reflectors {

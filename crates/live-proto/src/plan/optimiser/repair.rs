@@ -1,5 +1,5 @@
-//! Trees within capacities: objects in order of profit for each unit of priced use, then all again
-//! at falling prices.
+//! Trees within capacities. Objects are placed in order of profit per unit of capacity value, then
+//! their trees are improved at falling prices.
 
 use super::dual::{Dual, Limits};
 use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
@@ -8,17 +8,17 @@ use super::object_workspace::{ObjectWorkspace, single};
 use super::prices::{Duals, Marks};
 use anabranch_units::RandomStream;
 
-/// Shares of the prices at which all objects are placed, phase by phase.
+/// Share of the prices that applies in each phase.
 const PHASES: [f64; 5] = [1.0, 1.0, 0.7, 0.3, 0.0];
-/// Branch and bound of one object in a phase.
+/// Limits of branch and bound for one object in a phase.
 const LIMITS: Limits = Limits { nodes: 15, tolerance: 0.003 };
-/// A later phase solves one of this many objects afresh and improves the trees of all other
-/// objects.
+/// In each later phase one object in this many is solved by branch and bound; the trees of the
+/// other objects are only improved.
 const AFRESH_EVERY: usize = 4;
-/// Smallest gain that replaces a tree.
+/// Largest loss of the priced objective at which a new tree replaces the old tree.
 const GAIN_MIN: f64 = 1e-12;
 
-/// Trees within capacities.
+/// Trees within capacities, and the capacity that they leave.
 #[derive(Clone)]
 pub(super) struct PlacedTrees {
     pub(super) paths: Paths,
@@ -44,20 +44,20 @@ impl PlacedTrees {
     }
 }
 
-/// Shares of the perturbed prices in a restart.
+/// Share of the perturbed prices that applies in each phase of a restart.
 const RESTART_PHASES: [f64; 3] = [0.7, 0.3, 0.0];
-/// Largest relative change of a price in a restart.
+/// Largest relative perturbation of a price in a restart.
 const NOISE: f64 = 0.5;
-/// Largest share of the prices in a restart from nothing.
+/// Largest factor on the prices in a restart without trees.
 const SHARE_MAX: f64 = 1.5;
-/// Every restart with a number divisible by this begins from nothing, the others from the best
-/// trees.
+/// Every restart whose number is divisible by this number begins without trees; other restarts
+/// begin with the best trees.
 const FROM_NOTHING_EVERY: u32 = 2;
 
-/// The repair of one set of prices.
+/// Repair of trees at one set of prices.
 pub(super) struct Repair<'a> {
     pub(super) flat: &'a FlatProgram,
-    /// Prices of capacity alone.
+    /// Prices of capacity, without the links' costs.
     feed_duals: Vec<f64>,
     trunk_duals: Vec<f64>,
     tail_duals: Vec<f64>,
@@ -69,7 +69,7 @@ pub(super) struct Repair<'a> {
     feed_prices: Vec<f64>,
 }
 
-/// Workspaces of one object's search.
+/// Buffers for the search of one object.
 pub(super) struct Search<'a> {
     pub(super) local: &'a mut ObjectWorkspace,
     pub(super) dual: &'a mut Dual,
@@ -88,7 +88,7 @@ impl<'a> Repair<'a> {
         repair
     }
 
-    /// A repair at the costs alone.
+    /// Creates a repair in which capacity has no price, only the links' costs.
     pub(super) fn without_prices(flat: &'a FlatProgram) -> Self {
         Self {
             flat,
@@ -104,8 +104,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Places the objects in `order` from nothing, starting from the trees of `hints`, and keeps
-    /// the best phase in `best`.
+    /// Places the objects in `order` without earlier trees, searching from the trees of `hints`.
+    /// Then improves the trees, and keeps the result of the best phase in `best`.
     pub(super) fn run(
         &mut self,
         order: &[u32],
@@ -118,7 +118,7 @@ impl<'a> Repair<'a> {
         self.improve(order, &PHASES[1..], search, &mut placed, best);
     }
 
-    /// Places the objects in `order`, each on the capacity that is left.
+    /// Places the objects in `order`, each within the capacity that is left.
     pub(super) fn place_in_order(
         &mut self,
         order: &[u32],
@@ -133,8 +133,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Seeks better trees for all objects, once for each share of the prices, and keeps the best
-    /// phase in `best`.
+    /// Seeks better trees for all objects, once for each share of the prices. Keeps the result of
+    /// the best phase in `best`.
     fn improve(
         &mut self,
         order: &[u32],
@@ -158,7 +158,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Repairs again, `count` times, at perturbed prices and in random orders.
+    /// Repeats the repair `count` times at perturbed prices and in random orders.
     pub(super) fn restart(
         &mut self,
         count: u32,
@@ -195,8 +195,8 @@ impl<'a> Repair<'a> {
         self.tail_prices = priced(&flat.tails.costs, &self.tail_duals);
     }
 
-    /// Chooses the feed of each reflector for `object`: the cheapest with room, and the fullest of
-    /// equals.
+    /// Chooses the feed into each reflector for `object`: the cheapest feed with room, and among
+    /// equals the feed with the least room.
     fn choose_feeds(&mut self, object: usize, placed: &PlacedTrees, share: f64) {
         let flat = self.flat;
         let (bps, set) = (flat.objects.bps[object], flat.objects.sets[object] as usize);
@@ -219,8 +219,8 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Finds a tree for an object that has none, within the rooms, and writes it without taking its
-    /// capacity.
+    /// Finds a tree for an unplaced object within the remaining capacity. Writes the tree without
+    /// subtracting its capacity.
     fn place(
         &mut self,
         object: usize,
@@ -234,7 +234,8 @@ impl<'a> Repair<'a> {
         self.solve(object, hints.of(pairs), true, search, placed);
     }
 
-    /// Solves `object` within the rooms, from the trees of `hint`, and writes its paths.
+    /// Solves `object` within the remaining capacity, from the trees of `hint`, and writes its
+    /// paths.
     fn solve(
         &mut self,
         object: usize,
@@ -272,7 +273,7 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Seeks a better tree for a placed object and returns the objective of the tree kept.
+    /// Seeks a better tree for a placed object. Returns the objective of the tree that is kept.
     fn replace(
         &mut self,
         object: usize,
@@ -308,8 +309,8 @@ impl<'a> Repair<'a> {
         if is_kept { new } else { old }
     }
 
-    /// Takes (or gives back) the capacity of an object's tree. Returns its objective and the value
-    /// of the capacity.
+    /// Subtracts the capacity of an object's tree, or adds it back. Returns the objective of the
+    /// tree and the value of its capacity.
     fn apply(&mut self, object: usize, placed: &mut PlacedTrees, is_taken: bool) -> (f64, f64) {
         let flat = self.flat;
         let bps = flat.objects.bps[object];

@@ -1,4 +1,4 @@
-//! Answers of the optimiser against brute force, its own bound and the plain check.
+//! Compares plans of the optimiser with brute force, their own bound and the plain check.
 
 use super::*;
 use crate::network::{ChannelId, NodeId};
@@ -15,7 +15,7 @@ fn plan(program: &Program) -> Plan {
     optimiser.optimise(program, None).expect("no former prices").0
 }
 
-/// The best objective, by trying every subset of links for each object.
+/// The best objective, found by trying every subset of links for each object.
 fn oracle_best(program: &Program) -> f64 {
     let trees: Vec<Vec<(f64, Tree)>> =
         (0..program.offers().len()).map(|object| oracle_trees(program, ObjectId(object as u32))).collect();
@@ -24,7 +24,8 @@ fn oracle_best(program: &Program) -> f64 {
     best
 }
 
-/// Every tree of one object that is feasible alone, with its objective, best first.
+/// All trees of one object that are feasible without other objects, with their objectives, in
+/// decreasing order.
 fn oracle_trees(program: &Program, object: ObjectId) -> Vec<(f64, Tree)> {
     let links = program.network().links().len() as u32;
     let mut tails = Vec::new();
@@ -90,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn bound_and_answer_enclose_the_best_of_small_programs(seed in 0u64..1_000_000) {
+    fn plan_and_bound_enclose_the_optimum_of_small_programs(seed in 0u64..1_000_000) {
         let program = samples::random(seed, [2, 2, 2], 3, 3, 6).program().expect("a good program");
         let (plan, best) = (plan(&program), oracle_best(&program));
         let size = SUM_TOLERANCE * (1.0 + best);
@@ -160,7 +161,7 @@ fn published_windows_are_solved_within_the_promised_gaps() {
 }
 
 #[test]
-fn equal_inputs_have_equal_answers() {
+fn equal_inputs_yield_equal_plans() {
     let program = window(WorkloadKind::HeavyTail, 1_000, Priority::Balanced, 3);
     let optimiser = Optimiser { passes: 8, ..Optimiser::default() };
     assert_eq!(optimiser.optimise(&program, None), optimiser.optimise(&program, None));
@@ -169,7 +170,7 @@ fn equal_inputs_have_equal_answers() {
 }
 
 #[test]
-fn former_prices_shorten_the_next_round() {
+fn former_prices_narrow_the_gap_of_the_next_round() {
     let (first, next) = (
         window(WorkloadKind::HeavyTail, 10_000, Priority::Balanced, 1),
         window(WorkloadKind::HeavyTail, 10_000, Priority::Balanced, 2),
@@ -212,8 +213,8 @@ fn a_round_without_requests_has_an_empty_plan() {
     assert!(plan.gap() == 0.0 && plan.bound.abs() < 1e-9);
 }
 
-/// One source, reflectors R1 and R2, edges Y and X; group A at Y and X, group B at Y alone. Link R1
-/// to Y carries one stream.
+/// One source, reflectors R1 and R2, edges Y and X. Group A is linked to Y and X, group B only to
+/// Y. The link from R1 to Y carries one stream.
 fn figure_4_4() -> Program {
     let links = vec![
         link(0, 1, 1_000, 10.0),
@@ -234,9 +235,9 @@ fn figure_4_4() -> Program {
     .expect("a good program")
 }
 
-/// Figure 4.4: the cheaper tree for A would fill the only link to B.
+/// Figure 4.4: the cheaper tree for group A would fill the only link to group B.
 #[test]
-fn coordination_leaves_a_link_to_the_group_without_another() {
+fn plan_reserves_a_link_for_the_group_without_alternative() {
     let program = figure_4_4();
     let plan = plan(&program);
     let edges = |tree: &Tree| -> Vec<NodeId> {
@@ -246,10 +247,10 @@ fn coordination_leaves_a_link_to_the_group_without_another() {
     assert_eq!(edges, [(ObjectId(0), vec![NodeId(4)]), (ObjectId(1), vec![NodeId(3)])]);
 }
 
-/// Figure 4.6: two channels at 400 or 1,500 kbit/s over one link of 1,900 kbit/s, one group for
-/// each.
+/// Figure 4.6: two channels at 400 or 1,500 kbit/s over one link of 1,900 kbit/s, with one group
+/// per channel.
 #[test]
-fn unequal_shares_serve_one_high_bitrate() {
+fn narrow_link_carries_one_high_and_one_low_bitrate() {
     let links = vec![link(0, 1, 3_000, 1.0), link(1, 2, 1_900, 1.0)];
     let group_links = vec![group_link(2, 0, 3_000, 0.0), group_link(2, 1, 3_000, 0.0)];
     let offers = vec![offer(1, 400), offer(1, 1_500), offer(2, 400), offer(2, 1_500)];
@@ -270,8 +271,8 @@ fn unequal_shares_serve_one_high_bitrate() {
     assert_eq!(served, 1_900_000, "one high and one low bitrate");
 }
 
-/// Figure 4.9: edge A is reached by X at cost 1 or by Y at cost 10; a stream of priority 100
-/// justifies Y.
+/// Figure 4.9: edge A is linked to reflector X at cost 1 and to reflector Y at cost 10. A stream of
+/// importance 100 justifies the link from Y.
 fn figure_4_9(has_third_request: bool) -> Program {
     let links =
         vec![link(0, 1, 2_000, 1.0), link(0, 2, 2_000, 1.0), link(1, 3, 1_000, 1.0), link(2, 3, 1_000, 10.0)];
@@ -291,7 +292,7 @@ fn figure_4_9(has_third_request: bool) -> Program {
 }
 
 #[test]
-fn a_dear_link_carries_only_the_important_stream() {
+fn costly_link_carries_only_the_important_stream() {
     let links = |has_third_request| -> Vec<LinkId> {
         plan(&figure_4_9(has_third_request)).trees.into_iter().flat_map(|tree| tree.links).collect()
     };
@@ -301,7 +302,7 @@ fn a_dear_link_carries_only_the_important_stream() {
 }
 
 #[test]
-fn channels_come_from_the_sources_that_hold_them() {
+fn channels_are_fed_by_sources_that_hold_them() {
     let mut parts = samples::square();
     parts.holders.insert(ChannelId(0), vec![NodeId(1)]);
     let program = parts.program().expect("a good program");

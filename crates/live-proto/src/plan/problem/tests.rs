@@ -1,10 +1,10 @@
-//! Programs with one defect each.
+//! Tests with programs that each have one defect.
 
 use super::*;
 use crate::plan::samples::{self, InputParts};
 
 #[test]
-fn each_defect_of_the_input_has_its_line() {
+fn each_input_defect_has_its_message() {
     type Change = fn(&mut InputParts);
     let cases: [(Change, &str); 13] = [
         (|parts| parts.groups.1[0].edge = NodeId(2), "node 2 is not an edge"),
@@ -49,7 +49,7 @@ fn slack_is_taken_from_each_link() {
 }
 
 #[test]
-fn viewers_count_only_if_the_settings_say_so() {
+fn viewers_are_counted_only_if_the_settings_ask() {
     let mut parts = samples::square();
     let of_three = |parts: &InputParts| {
         let program = parts.clone().program().expect("a good program");

@@ -1,4 +1,4 @@
-//! The records of a file, one after another.
+//! Iterator over the records of a file.
 
 use super::{
     NAME_BYTES_MAX, RECORD_BYTES_MAX, RECORD_TIME_S_MAX, RecordError, RecordFault, RecordFormat,
@@ -10,11 +10,11 @@ use csv::{ErrorKind, ReaderBuilder, StringRecord};
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// Bytes that the reader of CSV takes at once.
+/// Bytes that the CSV reader requests at a time.
 const BUFFER_BYTES: usize = 8_192;
-/// Seconds of a round of [`RecordFormat::Twitch2019`].
+/// Duration of a round of [`RecordFormat::Twitch2019`], in seconds.
 const ROUND_S: u64 = 600;
-/// Names of the columns of [`RecordFormat::Requests`].
+/// Column names of [`RecordFormat::Requests`].
 const TIME: &str = "time";
 const VIDEO: &str = "video";
 const PLACE: &str = "place";
@@ -23,19 +23,19 @@ const BITRATE: &str = "bitrate";
 const BITRATE_KBPS: &str = "bitrate_kbps";
 const VIEWERS: &str = "viewers";
 
-/// An input that ends with an error if one record is too long. It notes where lines begin, as the
-/// reader of CSV counts a record from the blank lines before it.
+/// An input that fails if one record is too long. It tracks where lines begin, as the CSV reader
+/// reports a record's position before the blank lines that precede the record.
 struct BoundedInput<R> {
     input: R,
-    /// Bytes that may be read before the present record is complete.
+    /// Bytes that may still be read for the current record.
     left: usize,
     is_exceeded: bool,
-    /// Bytes read.
+    /// Number of bytes read.
     offset: u64,
-    /// Line of the next byte.
+    /// Number of the line with the next byte.
     line: u64,
     is_line_start: bool,
-    /// Offset and number of each line that is read ahead and not blank.
+    /// Offset and number of each line that was read ahead and is not blank.
     lines: VecDeque<(u64, u64)>,
 }
 
@@ -60,7 +60,7 @@ impl<R> BoundedInput<R> {
         }
     }
 
-    /// Number of the first line from `offset` on that is not blank.
+    /// Number of the first line at or after `offset` that is not blank.
     fn line_from(&mut self, offset: u64) -> u64 {
         while self.lines.front().is_some_and(|(start, _)| *start < offset) {
             self.lines.pop_front();
@@ -83,7 +83,7 @@ impl<R: Read> Read for BoundedInput<R> {
     }
 }
 
-/// Indexes of the columns of [`RecordFormat::Requests`].
+/// Column indexes of [`RecordFormat::Requests`].
 #[derive(Copy, Clone, Debug, Default)]
 struct Columns {
     time: usize,
@@ -120,7 +120,7 @@ impl Columns {
     }
 }
 
-/// The records of a file, in its order. The first error ends them.
+/// The records of a file, in file order. Ends after the first error.
 pub struct Records<R> {
     reader: csv::Reader<BoundedInput<R>>,
     format: RecordFormat,
@@ -130,7 +130,7 @@ pub struct Records<R> {
 }
 
 impl<R: Read> Records<R> {
-    /// The records of `input`.
+    /// Creates an iterator over the records of `input`.
     pub fn new(input: R, format: RecordFormat) -> Self {
         let mut builder = ReaderBuilder::new();
         builder.buffer_capacity(BUFFER_BYTES).has_headers(false);
@@ -141,7 +141,7 @@ impl<R: Read> Records<R> {
         Self { reader: builder.from_reader(BoundedInput::new(input)), format, columns, record, is_over }
     }
 
-    /// Reads the next record. Returns its line, and `None` at the end.
+    /// Reads the next record. Returns its line number, or `None` at the end.
     fn advance(&mut self) -> Result<Option<u64>, RecordError> {
         self.reader.get_mut().left = RECORD_BYTES_MAX;
         let start = self.reader.position().byte();
@@ -213,7 +213,7 @@ fn time(text: &str) -> Result<Instant, RecordFault> {
     Ok(Instant::from_us((seconds * 1e6).round() as u64))
 }
 
-/// A rate that a program can have.
+/// Accepts only rates that a program can have.
 fn rate(rate: BitRate) -> Option<BitRate> {
     (BitRate::bps(1)..=BITRATE_MAX).contains(&rate).then_some(rate)
 }
@@ -251,13 +251,13 @@ fn of_log(record: &StringRecord, columns: Columns) -> Result<RecordedRequest, Re
     Ok(RecordedRequest { line: 0, time: time(&record[columns.time])?, place, video, bitrate, viewers })
 }
 
-/// Checks the number of values of a record without a heading.
+/// Checks the number of values in a record without a heading.
 fn count(record: &StringRecord, expected: u64) -> Result<(), RecordFault> {
     let found = record.len() as u64;
     if found == expected { Ok(()) } else { Err(RecordFault::Count(expected, found)) }
 }
 
-/// User, stream, streamer, first round, last round.
+/// Reads a session: user, stream, streamer, first round, last round.
 fn of_session(record: &StringRecord) -> Result<RecordedRequest, RecordFault> {
     count(record, 5)?;
     let round = |column: &'static str, at: usize| {
@@ -273,13 +273,13 @@ fn of_session(record: &StringRecord) -> Result<RecordedRequest, RecordFault> {
     Ok(RecordedRequest { line: 0, time, place: None, video, bitrate: None, viewers: 1 })
 }
 
-/// Number of columns of [`RecordFormat::Twitch2015`], and indexes of the three that are read.
+/// Number of columns of [`RecordFormat::Twitch2015`], and indexes of the three columns used.
 const SNAPSHOT_COLUMNS: u64 = 15;
 const SNAPSHOT_STREAM: usize = 0;
 const SNAPSHOT_VIEWERS: usize = 1;
 const SNAPSHOT_BITRATE: usize = 13;
 
-/// A line of a snapshot. `None` for a stream without viewers.
+/// Reads a line of a snapshot. `None` for a stream without viewers.
 fn of_snapshot(record: &StringRecord) -> Result<Option<RecordedRequest>, RecordFault> {
     count(record, SNAPSHOT_COLUMNS)?;
     let text = &record[SNAPSHOT_VIEWERS];

@@ -1,4 +1,4 @@
-//! Files of recorded requests: what is read, and the lines about what is not.
+//! Tests of the readers of recorded requests, and of their error messages.
 
 use super::*;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn window(text: &str, from: Option<u64>, seconds: u64) -> Result<RecordedWindow,
 }
 
 #[test]
-fn log_has_columns_in_any_order() {
+fn log_columns_are_read_in_any_order() {
     let read = log("viewers,video,user agent,bitrate,time,place\n3,\"a, b\",x,2.5 Mbit/s,1.25,paris\n");
     let expected = RecordedRequest {
         line: 2,
@@ -71,9 +71,9 @@ fn bad_records_are_refused_by_line() {
 }
 
 #[test]
-fn records_at_the_limits_are_read() {
+fn records_are_read_up_to_their_limits() {
     let line = |bytes: usize| format!("time,video,comment\n1,v,{}\n", "c".repeat(bytes - 5));
-    // The reader takes whole buffers, and the heading shares the first one.
+    // The reader fetches whole buffers, and the first buffer also holds the heading.
     assert!(log(&line(RECORD_BYTES_MAX - 8_192)).is_ok());
     assert!(log(&line(RECORD_BYTES_MAX + 8_192)).expect_err("too long").contains("more than 65536 bytes"));
     let unclosed = format!("time,video\n1,\"v\n{}", "1,v\n".repeat(100_000));
@@ -134,7 +134,7 @@ fn window_begins_at_the_earliest_request() {
 }
 
 #[test]
-fn a_window_has_a_most_number_of_requests() {
+fn window_refuses_requests_above_its_limit() {
     let many = |count: usize| "time,video\n".to_owned() + &"1,v\n".repeat(count);
     assert_eq!(window(&many(REQUESTS_MAX), None, 1).map(|window| window.requests()), Ok(REQUESTS_MAX));
     let line = REQUESTS_MAX as u64 + 2;
@@ -146,7 +146,7 @@ fn a_window_has_a_most_number_of_requests() {
 
 proptest! {
     #[test]
-    fn window_has_the_requests_of_its_time(
+    fn window_contains_the_requests_of_its_time_span(
         times in prop::collection::vec(0..50u64, 1..40), from in prop::option::of(0..50u64), length in 1..20u64,
     ) {
         let line = |(number, time): (usize, &u64)| format!("{time},v{number}\n");
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn names_and_counts_survive_a_file(
+    fn names_and_counts_survive_a_csv_round_trip(
         rows in prop::collection::vec(("[a-z,\" ]{1,9}", "[a-z]{1,4}", 1..9_999u64, 1..5u64), 1..20),
     ) {
         let mut writer = csv::Writer::from_writer(Vec::new());
@@ -186,12 +186,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         crate::plan::exercise_records(&bytes);
     }
 
     #[test]
-    fn any_words_of_a_log_are_read_or_refused(text in "time,video,bitrate_kbps\n([0-9,ab\"\n]{0,60})") {
+    fn random_log_fields_are_read_or_refused(text in "time,video,bitrate_kbps\n([0-9,ab\"\n]{0,60})") {
         crate::plan::exercise_records(text.as_bytes());
     }
 }

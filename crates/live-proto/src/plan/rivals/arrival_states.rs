@@ -1,4 +1,4 @@
-//! Asks of the viewers of a window, and the metrics of their service.
+//! Requests of the viewers in a window, and the metrics of their service.
 
 use crate::network::Object;
 use crate::plan::generator::{Arrival, Topology, Trace, demand};
@@ -15,30 +15,30 @@ pub struct Window<'a> {
     pub trace: &'a Trace,
     /// Length of the window.
     pub length: Duration,
-    /// Weights and slack; used by designs that optimise.
+    /// Weights and slack. Only optimising designs use them.
     pub settings: Settings,
 }
 
-/// Metrics of §4.7.1.
+/// Metrics of §4.7.1 for one design and window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metrics {
-    /// Mean bitrate delivered to a viewer, unserved ones included, in kbit/s.
+    /// Mean bitrate delivered to a viewer, in kbit/s. Unserved viewers count with 0.
     pub mean_kbps: f64,
-    /// Cost of all links in use, for each viewer served at the asked bitrate; `None` without one.
+    /// Cost of all used links, per viewer served at its first bitrate; `None` without such viewers.
     pub cost_per_satisfied: Option<f64>,
     /// Share of viewers served at the bitrate that they asked for first.
     pub satisfied_share: f64,
     /// Share of viewers served at any bitrate.
     pub served_share: f64,
-    /// Share of viewers served at the asked bitrate, by that bitrate (Figure 4.15b).
+    /// Share of viewers served at the bitrate they asked for first, by that bitrate (Figure 4.15b).
     pub satisfied_share_by_bitrate: Vec<(BitRate, f64)>,
 }
 
-/// The state of one arrival.
+/// State of one arrival.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct ArrivalState {
     pub(super) arrival: Arrival,
-    /// Bitrate asked for now; `None` once the lowest one was refused.
+    /// Bitrate currently asked for; `None` once the lowest bitrate was refused.
     pub(super) now: Option<BitRate>,
 }
 
@@ -48,7 +48,7 @@ impl ArrivalState {
     }
 }
 
-/// All viewers of a window.
+/// States of all arrivals in a window.
 pub(super) struct ArrivalStates {
     pub(super) all: Vec<ArrivalState>,
 }
@@ -59,7 +59,8 @@ impl ArrivalStates {
         Self { all: trace.arrivals.iter().map(ask).collect() }
     }
 
-    /// Lowers every ask that is not `served`. Returns whether a viewer asks again.
+    /// Lowers the bitrate of every request that is not `served`. Returns whether a viewer asks
+    /// again.
     pub(super) fn lower(&mut self, trace: &Trace, served: &BTreeSet<(Object, GroupId)>) -> bool {
         let mut asks_again = false;
         for ask in &mut self.all {
@@ -71,7 +72,7 @@ impl ArrivalStates {
         asks_again
     }
 
-    /// The program of the current asks.
+    /// The program of the current requests.
     pub(super) fn program(&self, window: &Window<'_>) -> Program {
         let now =
             self.all.iter().filter_map(|ask| ask.object().map(|object| Arrival { object, ..ask.arrival }));
@@ -80,7 +81,7 @@ impl ArrivalStates {
         program.expect("a drawn topology and trace are within the limits")
     }
 
-    /// Metrics when exactly the remaining asks are served over links of this total cost.
+    /// Metrics if exactly the remaining requests are served over links of this total cost.
     pub(super) fn metrics(&self, cost: f64) -> Metrics {
         let (mut viewers, mut satisfied, mut served, mut kbps) = (0.0, 0.0, 0.0, 0.0);
         let mut by_bitrate: BTreeMap<BitRate, [f64; 2]> = BTreeMap::new();
@@ -113,7 +114,7 @@ impl ArrivalStates {
     }
 }
 
-/// The next lower bitrate of an ask's channel.
+/// The next lower bitrate of the requested channel; `None` below the lowest.
 pub(super) fn lower_bitrate(trace: &Trace, ask: &ArrivalState) -> Option<BitRate> {
     let ladder = &trace.ladders[ask.arrival.object.channel.0 as usize];
     ladder.iter().rev().find(|&&bitrate| Some(bitrate) < ask.now).copied()
@@ -139,7 +140,7 @@ pub(super) fn link_cost(program: &Program, trees: &[crate::plan::Tree]) -> f64 {
     cost.sum()
 }
 
-/// Order in which the objects of a program are first asked for.
+/// Order in which the objects of a program are first requested.
 pub(super) fn arrival_order(program: &Program, asks: &ArrivalStates) -> Vec<u32> {
     let by_object: BTreeMap<Object, u32> =
         program.offers().iter().zip(0..).map(|(offer, id)| (offer.object, id)).collect();
@@ -154,7 +155,7 @@ pub(super) fn arrival_order(program: &Program, asks: &ArrivalStates) -> Vec<u32>
     order
 }
 
-/// Requests of a program with their objects' bitrates.
+/// Requests of a program with their objects' bitrates in Mbit/s.
 pub(super) fn rates(program: &Program) -> impl Iterator<Item = (&Request, f64)> {
     let rate = |request: &Request| program.offers()[request.object.index()].object.bitrate.as_mbps_f64();
     program.requests().iter().map(move |request| (request, rate(request)))

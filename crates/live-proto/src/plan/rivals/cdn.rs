@@ -1,10 +1,11 @@
-//! A CDN that maps by DNS: each node chooses its parent for a channel and keeps it for the time to
+//! A CDN that maps by DNS. Each node chooses its parent for a channel, and keeps it for the time to
 //! live (§4.7.1, "CDN").
 //!
-//! A node asked for a new object takes the parent with the most free capacity among the parents
-//! that receive the object. If no parent receives it, the node takes the lightly loaded parent with
-//! the most free capacity. Only single links are considered, not paths. A group's edges are all
-//! close to it. The parents of edges and reflectors have no place, so all of them count as close.
+//! For a new object a node takes the parent with the most free capacity among the parents that
+//! receive the object. If no parent receives the object, the node takes the lightly loaded parent
+//! with the most free capacity. Only single links are considered, not paths. All edges of a group
+//! count as close to it. Parents of edges and reflectors have no location, so all of them count as
+//! close.
 
 use super::arrival_states::{ArrivalStates, Metrics, Window, lower_bitrate};
 use super::ledger::{Ledger, Locks};
@@ -12,7 +13,7 @@ use crate::network::{ChannelId, NodeId, Object, Tier};
 use crate::plan::problem::{GroupId, GroupLinkId};
 use anabranch_units::{Duration, LinkId};
 
-/// Load of a link above which it is not lightly loaded.
+/// Load above which a link is not lightly loaded, as a share of its capacity.
 const LIGHT_LOAD_MAX: f64 = 0.8;
 
 struct Cdn<'a> {
@@ -24,8 +25,8 @@ struct Cdn<'a> {
     ttl: Duration,
 }
 
-/// Metrics of a CDN for one window, with this time to live of DNS answers: 30 s for "CDN", 1 s for
-/// "CDN-1".
+/// Metrics of a CDN for one window. `ttl` is the time to live of DNS answers: 30 s for "CDN", 1 s
+/// for "CDN-1".
 pub fn cdn(window: &Window<'_>, ttl: Duration) -> Metrics {
     let mut asks = ArrivalStates::new(window.trace);
     let mut cdn = Cdn {
@@ -50,7 +51,7 @@ pub fn cdn(window: &Window<'_>, ttl: Duration) -> Metrics {
 }
 
 impl Cdn<'_> {
-    /// Serves `object` to `group`, if all chosen links have room.
+    /// Serves `object` to `group` if all chosen links have room. Returns whether it is served.
     fn ask(&mut self, object: Object, group: GroupId) -> bool {
         if self.ledger.serves(object, group) {
             return true;
@@ -80,7 +81,7 @@ impl Cdn<'_> {
         self.window.topology.network.node(node).tier == Tier::Source || self.ledger.receives(object, node)
     }
 
-    /// The edge of `group` for this channel: the locked one, or a new choice.
+    /// The edge of `group` for this channel: the locked choice, or a new choice.
     fn edge_link(&mut self, object: Object, group: GroupId) -> Option<GroupLinkId> {
         let key = (group, object.channel);
         if let Some(&(link, until)) = self.groups.get(&key)
@@ -94,7 +95,7 @@ impl Cdn<'_> {
             self.ledger.receives(object, edge)
         });
         let chosen = subscribed.max_by_key(|link| self.ledger.group_rooms[link.index()]);
-        // Of links with the same room, the first.
+        // Among links with equal room the first link is taken.
         let roomiest = || links.iter().rev().max_by_key(|link| self.ledger.group_rooms[link.index()]);
         let chosen = chosen.or_else(roomiest);
         let chosen = *chosen?;
@@ -102,7 +103,7 @@ impl Cdn<'_> {
         Some(chosen)
     }
 
-    /// The parent of `node` for this channel: the locked one, or a new choice.
+    /// The parent of `node` for this channel: the locked choice, or a new choice.
     fn parent_link(&mut self, object: Object, node: NodeId) -> Option<LinkId> {
         let key = (node, object.channel);
         if let Some(&(link, until)) = self.nodes.get(&key)

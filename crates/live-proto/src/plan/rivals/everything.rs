@@ -1,7 +1,7 @@
-//! Everything Everywhere: each object goes to every edge, and each group takes its nearest edge
+//! Everything Everywhere: each object is sent to every edge, and each group uses its nearest edge
 //! (§4.7.1, "EE").
 //!
-//! Objects go out in order of arrival, over the cheapest links with room.
+//! Objects are sent in order of arrival, over the cheapest links with room.
 
 use super::arrival_states::{ArrivalStates, Metrics, Window, arrival_order};
 use super::ledger::Ledger;
@@ -33,7 +33,7 @@ pub fn everything_everywhere(window: &Window<'_>) -> Metrics {
     }
 }
 
-/// Sends `object` to every edge that has room on its way.
+/// Sends `object` to every edge whose path has room.
 fn push(window: &Window<'_>, ledger: &mut Ledger<'_>, object: Object) {
     let network = &window.topology.network;
     let cheapest = |ledger: &Ledger<'_>, node: NodeId| -> Option<LinkId> {

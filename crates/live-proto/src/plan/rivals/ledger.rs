@@ -1,4 +1,4 @@
-//! Capacity left on each link, and the streams that each node receives.
+//! Remaining capacity of each link, and the streams that each node receives.
 
 use super::arrival_states::Window;
 use crate::network::{NodeId, Object};
@@ -10,12 +10,12 @@ pub(super) struct Ledger<'a> {
     window: &'a Window<'a>,
     pub(super) link_rooms: Vec<u64>,
     pub(super) group_rooms: Vec<u64>,
-    /// Nodes that receive each object.
+    /// Pairs of an object and a node that receives it.
     receivers: BTreeSet<(Object, NodeId)>,
     served: BTreeSet<(Object, GroupId)>,
     /// Links to each group.
     pub(super) to_group: Vec<Vec<GroupLinkId>>,
-    /// Cost of all streams.
+    /// Cost of all carried streams.
     pub(super) cost: f64,
 }
 
@@ -49,30 +49,30 @@ impl<'a> Ledger<'a> {
     pub(super) fn has_group_room(&self, object: Object, link: GroupLinkId) -> bool {
         self.group_rooms[link.index()] >= object.bitrate.as_bps()
     }
-    /// Carries `object` over `link`, which has room for it.
+    /// Carries `object` over `link`, which must have room.
     pub(super) fn carry(&mut self, object: Object, link: LinkId) {
         let ends = self.window.topology.network.link(link);
         self.link_rooms[link.index()] -= object.bitrate.as_bps();
         self.receivers.insert((object, ends.to));
         self.cost += ends.cost * object.bitrate.as_mbps_f64();
     }
-    /// Serves `object` over a group link, which has room for it.
+    /// Serves `object` over a group link, which must have room.
     pub(super) fn serve(&mut self, object: Object, link: GroupLinkId) {
         let ends = self.window.topology.group_links[link.index()];
         self.group_rooms[link.index()] -= object.bitrate.as_bps();
         self.served.insert((object, ends.group));
         self.cost += ends.cost * object.bitrate.as_mbps_f64();
     }
-    /// Requests served so far.
+    /// All requests served so far.
     pub(super) fn all_served(&self) -> &BTreeSet<(Object, GroupId)> {
         &self.served
     }
-    /// Share of each link's capacity that is in use.
+    /// Used share of a link's capacity.
     pub(super) fn load(&self, link: LinkId) -> f64 {
         let capacity = self.window.topology.network.link(link).capacity.as_bps() as f64;
         1.0 - self.link_rooms[link.index()] as f64 / capacity.max(1.0)
     }
 }
 
-/// Choices by node (or group) and channel that are locked until a time.
+/// Choices by node (or group) and channel, each locked until a time.
 pub(super) type Locks<K, L> = BTreeMap<K, (L, anabranch_units::Duration)>;

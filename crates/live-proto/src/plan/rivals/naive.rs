@@ -1,10 +1,11 @@
-//! Naive upper bounds: demand at each tier against the tier's aggregate capacity (§4.7.1, "UB").
+//! Naive upper bounds: the demand at each tier, limited by the tier's total capacity (§4.7.1,
+//! "UB").
 
 use super::arrival_states::{ArrivalStates, Window, rates};
 use crate::network::Tier;
 use std::collections::BTreeMap;
 
-/// Bounds that no design exceeds.
+/// Bounds that no design can exceed.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Bounds {
     /// Mean bitrate delivered to a viewer, in kbit/s.
@@ -13,15 +14,15 @@ pub struct Bounds {
     pub satisfied_share: f64,
 }
 
-/// Viewers who compete for one stream of each bitrate: bitrate in Mbit/s and number of viewers who
-/// ask for it.
+/// Viewers that compete for one stream of each bitrate: bitrate in Mbit/s, and number of viewers
+/// that ask for it.
 type Rungs = Vec<(f64, f64)>;
 
-/// Bounds of one window.
+/// Computes the bounds of one window.
 ///
-/// Every object crosses the first two tiers at least once, and every request the last one. Each
-/// tier carries the streams of most value for each Mbit/s, the last one in part. A refused viewer
-/// may take any lower bitrate.
+/// Every object crosses the first two tiers at least once, and every request the last tier. Each
+/// tier carries the streams with the highest value per Mbit/s, and a part of the stream that does
+/// not fit completely. A refused viewer may take any lower bitrate.
 pub fn naive_bounds(window: &Window<'_>) -> Bounds {
     let program = ArrivalStates::new(window.trace).program(window);
     let (mut by_channel, mut by_group) = (BTreeMap::new(), BTreeMap::new());
@@ -56,7 +57,7 @@ fn add(rungs: &mut Rungs, rate: f64, viewers: f64) {
     }
 }
 
-/// Most viewers whose own bitrates fit into `capacity` (fractional knapsack).
+/// Largest number of viewers whose requested bitrates fit into `capacity` (fractional knapsack).
 fn most_satisfied(mut capacity: f64, streams: &[Rungs]) -> f64 {
     let mut order: Rungs = streams.iter().flatten().copied().collect();
     order.sort_by(|a, b| (b.1 / b.0).total_cmp(&(a.1 / a.0)));
@@ -69,9 +70,9 @@ fn most_satisfied(mut capacity: f64, streams: &[Rungs]) -> f64 {
     sum
 }
 
-/// Largest sum of viewers' bitrates within `capacity`. A stream serves at most the viewers who ask
-/// for its bitrate or a higher one, and all streams of one channel together at most what its
-/// viewers ask for.
+/// Largest sum of viewers' bitrates within `capacity`. A stream serves at most the viewers that ask
+/// for its bitrate or a higher bitrate. All streams of a channel together serve at most the rate
+/// that its viewers ask for.
 fn most_rate(mut capacity: f64, streams: &[Rungs]) -> f64 {
     let mut left: Vec<f64> =
         streams.iter().map(|rungs| rungs.iter().map(|(rate, viewers)| rate * viewers).sum()).collect();

@@ -1,7 +1,7 @@
-//! Overlay Multicast: each object has its best tree on the capacity left by the objects before it
+//! Overlay Multicast: each object gets its best tree within the capacity left by earlier objects
 //! (§4.7.1, "OM").
 //!
-//! Differs: the thesis does not state the order. Here it is the order of arrival.
+//! Differs: the thesis does not state the order of objects. Here it is the order of arrival.
 
 use super::arrival_states::{ArrivalStates, Metrics, Window, arrival_order, link_cost, served};
 use crate::plan::optimiser::trees_in_order;

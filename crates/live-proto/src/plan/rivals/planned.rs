@@ -1,14 +1,14 @@
-//! The optimiser as a design: VDN's central control without the local one.
+//! The optimiser as a design: VDN's central control without local control.
 
 use super::arrival_states::{ArrivalStates, Metrics, Window, link_cost, served};
 use crate::plan::optimiser::Prices;
 use crate::plan::{Plan, Program};
 
-/// Metrics of plans for one window by the planner `plan`. Each time that refused viewers ask for
-/// less, the window is planned again, from the former prices.
+/// Metrics of the planner `plan` for one window. Whenever refused viewers ask for a lower bitrate,
+/// the window is planned again, starting from the last prices.
 ///
-/// The first program is what viewers ask for first. `plan` takes the prices that it returned for the
-/// program before.
+/// The first program has the bitrates that viewers ask for first. `plan` gets the prices it
+/// returned for the previous program.
 pub fn planned_by(
     window: &Window<'_>,
     mut plan: impl FnMut(&Program, Option<&Prices>) -> (Plan, Prices),

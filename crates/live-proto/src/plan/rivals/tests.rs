@@ -1,4 +1,4 @@
-//! Rivals and the planner on drawn networks.
+//! Tests of the rival designs and the planner on drawn networks.
 
 use super::*;
 use crate::plan::Settings;
@@ -49,7 +49,7 @@ fn three_designs_serve_an_average_day() {
 }
 
 #[test]
-fn the_plan_serves_most_of_a_heavy_tail() {
+fn plan_satisfies_more_viewers_than_rivals_under_heavy_tail() {
     let (topology, trace) = drawn(WorkloadKind::HeavyTail, 10_000, 1);
     let window = window(&topology, &trace);
     let [planned, overlay, cdn, cdn_1, everything] = all(&window);
@@ -73,7 +73,7 @@ fn no_design_exceeds_the_naive_bound() {
 }
 
 #[test]
-fn shares_by_bitrate_sum_to_the_whole() {
+fn shares_by_bitrate_sum_to_the_total_share() {
     let (topology, trace) = drawn(WorkloadKind::HeavyTail, 4_000, 3);
     let window = window(&topology, &trace);
     let asked = |bitrate| trace.arrivals.iter().filter(|ask| ask.object.bitrate == bitrate).count() as f64;

@@ -1,4 +1,4 @@
-//! Segments and parts: which one is next, and the account of those received.
+//! Segments and parts: the choice of the next item, and the measurement of received items.
 
 use super::super::BUFFER_MAX;
 use super::{PAUSE_MIN, Player, Request};
@@ -7,22 +7,22 @@ use crate::play::{Get, Measurements, PlayFailure, PlayerKind, ResourceKind, join
 use anabranch_media::hls::Resource;
 use anabranch_units::{ByteCount, Duration, Instant};
 
-/// Items in the buffer at which playback begins.
+/// Number of items in the buffer at which playback starts.
 const STARTUP_ITEMS: u64 = 2;
 
-/// A segment or part that is received.
+/// A received segment or part.
 #[derive(Debug)]
 pub(super) struct LoadedResource {
     resource: Resource,
     ended_at: Instant,
 }
 
-/// Measurements with the state that they need between events.
+/// Measurements of a player, and state for measuring the next event.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub measurements: Measurements,
     last_byte_at: Option<Instant>,
-    /// Whether a request has failed since the last byte.
+    /// Whether a request has failed since the last received byte.
     has_failed: bool,
 }
 
@@ -42,7 +42,7 @@ impl Records {
         self.measurements.last_failure = Some((url, failure));
     }
 
-    /// Counts bytes of media.
+    /// Counts received bytes of media.
     pub(super) fn receive(&mut self, now: Instant, opened_at: Instant, bytes: usize) {
         let measurements = &mut self.measurements;
         measurements.bytes = ByteCount::new(measurements.bytes.as_u64().saturating_add(bytes as u64));
@@ -59,7 +59,7 @@ impl Records {
 }
 
 impl Player {
-    /// The next request for media or for the initialisation section that it needs.
+    /// The next request for media, or for the initialisation section that the media need.
     pub(super) fn next_media(&mut self, now: Instant) -> Option<Get> {
         self.playout.advance(now);
         let is_fixed = self.config.kind == PlayerKind::Fixed;
@@ -78,7 +78,7 @@ impl Player {
         Some(get)
     }
 
-    /// The resource at the position, or the one after a gap.
+    /// The resource at the load position. Skips gaps.
     fn next_resource(&mut self, now: Instant) -> Option<(ResourceKind, Resource)> {
         let listing = self.listing.as_ref()?;
         let positions = self.positions.as_mut()?;
@@ -103,7 +103,7 @@ impl Player {
                     }
                     return Some((ResourceKind::Media, item.resource.clone()));
                 }
-                // A range is asked for once the part is listed.
+                // A part that is a byte range is requested only once it is listed.
                 ListingMatch::Hint(hint) if hint.start == ByteCount::ZERO && hint.length.is_none() => {
                     return Some((ResourceKind::Media, Resource::whole(hint.uri.clone())));
                 }
@@ -120,7 +120,7 @@ impl Player {
         }
     }
 
-    /// Goes on after media that cannot be had.
+    /// Skips the item at the load position, which is unavailable.
     pub(super) fn skip_item(&mut self) {
         self.records.measurements.counts.skips += 1;
         let Some(positions) = &mut self.positions else { return };
@@ -131,7 +131,7 @@ impl Player {
         }
     }
 
-    /// Aborts media that the newest playlist no longer has at the position.
+    /// Aborts a media request if the newest playlist lists another resource at its position.
     pub(super) fn abort_unlisted(&mut self) {
         let (Some(listing), Some(positions)) = (&self.listing, &mut self.positions) else { return };
         while let ListingMatch::Moved(next) = listing.find(positions.load) {
@@ -156,7 +156,7 @@ impl Player {
         self.settle(now);
     }
 
-    /// Accounts for received media once the playlist lists it.
+    /// Measures received media once the playlist lists them.
     pub(super) fn settle(&mut self, now: Instant) {
         let (Some(listing), Some(positions)) = (&self.listing, &mut self.positions) else { return };
         let Some(loaded) = &self.loaded else { return };
@@ -183,8 +183,8 @@ impl Player {
         self.account(now, ended_at, (at >= play_from, at >= made_from), (duration, end_us));
     }
 
-    /// Accounts for media that ends at the date `end_us`: whether it is played, and whether it was
-    /// made after the player joined.
+    /// Measures media that end at the date `end_us`. Played media enter the buffer. If the media
+    /// were made after the player joined, their age is recorded.
     fn account(
         &mut self,
         now: Instant,
@@ -205,7 +205,8 @@ impl Player {
         measurements.counts.objects += 1;
         measurements.join.first_object.get_or_insert(ended_at.saturating_since(opened_at));
         let Some(end_us) = end_us else { return };
-        // A cache's first playlist may be older than the player.
+        // A playlist from a cache may be older than the player, and so may media that it lists as
+        // new.
         if is_new && end_us >= opened_us {
             let age_us = i128::from(wall_us(ended_at)) - i128::from(end_us);
             measurements.ages.record(i64::try_from(age_us).unwrap_or(i64::MAX));

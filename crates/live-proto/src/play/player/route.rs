@@ -1,24 +1,24 @@
-//! Edge and rendition that a player asks.
+//! The edge and rendition that a player uses.
 
 use crate::play::{EDGES_MAX, PlayerConfig, join_url};
 use anabranch_media::hls::Variant;
 use anabranch_units::BitRate;
 use std::cmp::Reverse;
 
-/// The current edge and rendition, and which have refused.
+/// The current edge and rendition, and the failures so far.
 #[derive(Debug)]
 pub(super) struct Route {
-    /// Edge that is asked.
+    /// Index of the current edge.
     pub edge: usize,
     edges: usize,
-    /// Edges that have failed since the last segment or part.
+    /// Number of edges that have failed since the last segment or part.
     failed_edges: usize,
-    /// Rounds over all edges since the last segment or part.
+    /// Number of rounds over all edges since the last segment or part.
     rounds: u32,
     rounds_max: u32,
-    /// Whether the player asks for nothing any more.
+    /// Whether the player has given up.
     pub has_given_up: bool,
-    /// Renditions, the highest bitrate first.
+    /// Renditions, in order of decreasing bitrate.
     variants: Vec<Variant>,
     variant: usize,
 }
@@ -47,7 +47,7 @@ impl Route {
         !self.variants.is_empty()
     }
     pub(super) fn set_variants(&mut self, mut variants: Vec<Variant>) {
-        // Other pathways have the same variants at other edges.
+        // Other pathways list the same variants at other edges.
         let pathway = variants.first().and_then(|variant| variant.pathway_id.clone());
         variants.retain(|variant| variant.pathway_id == pathway);
         variants.sort_by_key(|variant| Reverse(variant.bandwidth));
@@ -65,18 +65,19 @@ impl Route {
         of_variant.unwrap_or_else(|| url.clone())
     }
 
-    /// Rounds over all edges since the last segment or part.
+    /// Number of rounds over all edges since the last segment or part.
     pub(super) fn rounds(&self) -> u64 {
         self.rounds.into()
     }
 
-    /// Notes that the edge has delivered media.
+    /// Records that the edge has delivered media.
     pub(super) fn succeed(&mut self) {
         self.failed_edges = 0;
         self.rounds = 0;
     }
 
-    /// Moves to an edge that has not failed since the last media. Returns false if all have.
+    /// Moves to an edge without a failure since the last media. Returns false if all edges have
+    /// failed.
     pub(super) fn next_edge(&mut self) -> bool {
         self.failed_edges += 1;
         if self.failed_edges >= self.edges {
@@ -87,7 +88,7 @@ impl Route {
         true
     }
 
-    /// Moves to the next lower bitrate. Returns false if there is none.
+    /// Moves to the next lower bitrate. Returns false below the lowest.
     pub(super) fn next_variant(&mut self) -> bool {
         let lower = self.variant + 1;
         if lower >= self.variants.len() {
@@ -97,7 +98,7 @@ impl Route {
         true
     }
 
-    /// Ends a round in which all edges have failed.
+    /// Records the end of a round in which all edges have failed.
     pub(super) fn end_round(&mut self, has_video: bool) {
         self.rounds = self.rounds.saturating_add(1);
         self.edge = (self.edge + 1) % self.edges;

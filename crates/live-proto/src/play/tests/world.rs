@@ -1,4 +1,4 @@
-//! Edges that serve one live channel, and a player of it.
+//! Edges that serve one live channel, and a player that watches it.
 
 use crate::play::{Action, Get, Player, PlayerConfig, PlayerKind, RequestId, ResourceKind};
 use anabranch_media::hls::{
@@ -8,15 +8,15 @@ use anabranch_media::hls::{
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::ops::Range;
 
-/// Wall-clock time at the player's opening.
+/// Wall-clock time at which the player is opened.
 pub const OPENED_UNIX_MS: u64 = 1_700_000_000_000;
-/// Age of the stream at that time.
+/// Age of the stream when the player is opened.
 const STREAM_MS: u64 = 60_300;
 const SEGMENT_MS: u64 = 2_000;
 const PART_MS: u64 = 200;
 const PARTS: u64 = SEGMENT_MS / PART_MS;
 const LISTED: u64 = 7;
-/// Delay of a request, and of an answer.
+/// One-way delay of a request or an answer.
 const DELAY_MS: u64 = 10;
 const PART_BYTES: usize = 1_000;
 
@@ -26,11 +26,11 @@ pub fn at(ms: u64) -> Instant {
 
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// No answer.
+    /// The edge does not answer.
     Silent,
-    /// Connections break.
+    /// The connection breaks.
     Broken,
-    /// This status.
+    /// The edge answers with this status.
     Refuses(u16),
 }
 
@@ -41,14 +41,14 @@ enum Event {
 
 pub struct World {
     pub player: Player,
-    /// Edge, fault, and its time in ms.
+    /// Faults: index of the edge, fault, and its time in ms.
     pub faults: Vec<(usize, Fault, Range<u64>)>,
     pub variants_kbps: Vec<u64>,
     /// Bitrates that all edges refuse.
     pub refused_kbps: Vec<u64>,
-    /// Time from which blocking playlists are answered at once, and the stream stands still.
+    /// Time from which no part is added, and blocking playlist requests are answered at once.
     pub frozen_at_ms: Option<u64>,
-    /// Newest parts that playlists asked for without directives lack, as a cache's do.
+    /// Number of newest parts missing in playlists without directives, as in a cache's copy.
     pub cache_lacks_parts: u64,
     pub segments_asked: Vec<u64>,
     pub segments_ended: Vec<u64>,
@@ -57,7 +57,7 @@ pub struct World {
     pub ended_ms: u64,
     has_parts: bool,
     now_ms: u64,
-    /// Arrivals at the player, in ms.
+    /// Events at the player, with their times in ms.
     events: Vec<(u64, Event)>,
     open: Vec<Get>,
 }
@@ -86,12 +86,12 @@ impl World {
         }
     }
 
-    /// Parts that are whole at a time.
+    /// Number of complete parts at a time.
     fn parts_at(&self, ms: u64) -> u64 {
         (ms.min(self.frozen_at_ms.unwrap_or(u64::MAX)) + STREAM_MS) / PART_MS
     }
 
-    /// Time at which the part after `parts` parts is whole.
+    /// Time at which the part with index `parts` is complete.
     fn whole_ms(&self, parts: u64) -> u64 {
         match self.frozen_at_ms {
             Some(frozen) if self.parts_at(frozen) <= parts => self.now_ms,

@@ -1,8 +1,9 @@
-//! Two legs to two sources: the first copy of each byte counts, and two timelines are never mixed.
+//! Tests of two legs to two sources. The first copy of each byte is used, and timelines are not
+//! mixed.
 
 use super::*;
 
-/// A doubled relay with one viewer of one object, and two parents, each with other bytes.
+/// A doubled relay with one viewer of one object, and two parents with a body each.
 struct Pair {
     relay: Relay,
     now: Instant,
@@ -16,7 +17,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Parents announce no length and no entity tag, as a source does for a part that is not whole.
+    /// Parents announce neither length nor entity tag, as a source does for an incomplete part.
     fn new(target: &str, bodies: [Vec<u8>; 2]) -> Self {
         let config = RelayConfig { is_doubled: true, ..RelayConfig::default() };
         let mut relay = Relay::new(config).expect("a good configuration");
@@ -78,7 +79,7 @@ impl Pair {
         }
     }
 
-    /// A parent sends up to `count` bytes, or its end.
+    /// Sends up to `count` bytes from a parent, or the end of its body.
     fn send(&mut self, parent: usize, count: usize) {
         let Some(leg) = self.legs[parent] else { return };
         let from = self.sent[parent];
@@ -110,7 +111,7 @@ fn body(length: usize) -> Vec<u8> {
 }
 
 proptest! {
-    /// No time passes in this world: the death of a parent delays no byte of the other one.
+    /// No time passes in this test: a failed parent delays no byte of the other parent.
     #[test]
     fn first_copy_of_each_byte_is_delivered_at_once(
         length in 1usize..2_000,

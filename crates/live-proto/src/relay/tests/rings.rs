@@ -1,8 +1,9 @@
-//! Rings of relays, and slow parents that look like one.
+//! Tests of rings of relays, and of slow parents that resemble a ring.
 
 use super::*;
 
-/// Two relays, each the other's parent, on virtual time. Returns when the last viewer has failed.
+/// Runs two relays that are each other's parent. Returns the time at which the last viewer has
+/// failed, and the viewers' last read steps.
 fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [ReadStep; 2]) {
     let names = ["first", "second"];
     let key = World::key(0);
@@ -12,7 +13,7 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [ReadStep; 2]) {
         relay.handle_join(now, JoinRequest { key: World::key(0), range: None, if_range: None, passed })
     };
     let viewers = [0, 1].map(|at| join(&mut relays[at], now, names[at].to_owned()).expect("there is room"));
-    // Requests between the relays: by leg and asking relay, the viewer at the other one.
+    // Requests between the relays: the viewer at the other relay, by asking relay and leg.
     let mut between: BTreeMap<(usize, LegId), ViewerId> = BTreeMap::new();
     loop {
         let mut is_busy = true;
@@ -70,9 +71,9 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [ReadStep; 2]) {
     }
 }
 
-/// Each node's request had joined the other's, and both waited for 18 s.
+/// Each relay's request had joined the other relay's request, and both waited for 18 s.
 #[test]
-fn ring_with_viewers_at_both_fails_at_first_silence() {
+fn two_relay_ring_with_viewers_fails_at_first_silence() {
     let mut relays = [(); 2].map(|()| Relay::new(RelayConfig::default()).expect("a good configuration"));
     let (at, reads) = ring_of_two(&mut relays);
     assert_eq!(at, Instant::from_us(1) + SILENCE_UNKNOWN);
@@ -83,7 +84,7 @@ fn ring_with_viewers_at_both_fails_at_first_silence() {
     );
 }
 
-/// A slow parent is asked once more if other relays wait, and its first answer counts.
+/// A slow parent is asked once more if other relays wait, and its first answer is used.
 #[test]
 fn slow_parent_is_asked_again_for_joined_relays_once() {
     let mut world = World::new(RelayConfig::default(), &[1_000]);

@@ -1,4 +1,4 @@
-//! The viewers of a run: they enter, fetch part after part, and leave edges that fail.
+//! The viewers of a run. They enter, fetch part after part, and leave edges that fail.
 
 use super::super::relay::PartId;
 use super::super::viewer::{PATIENCE, PAUSE, ViewerState};
@@ -27,8 +27,8 @@ impl LiveApp {
         self.arm(cx, token, due);
     }
 
-    /// Edges and objects for a viewer, the best first: its planned edge, then the nearest ones. An
-    /// edge that has just failed is the last of each bitrate.
+    /// Edges and objects for a viewer in order of preference: the planned edge, then the nearest
+    /// edges. An edge that has just failed comes last for each bitrate.
     fn choices(&self, viewer: usize) -> Vec<(NodeId, Object)> {
         let viewing = &self.viewers[viewer];
         let near: Vec<NodeId> =
@@ -44,7 +44,7 @@ impl LiveApp {
         choices
     }
 
-    /// Asks the next edge.
+    /// Asks the next edge for admission.
     fn ask_next(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
         let now = cx.now();
         let choices = self.choices(viewer);
@@ -58,7 +58,7 @@ impl LiveApp {
         self.wait_viewer(cx, viewer, now + PATIENCE);
     }
 
-    /// Asks the next edge, after a pause if all were asked.
+    /// Asks the next edge, or pauses if all edges have been asked.
     fn try_further(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
         if self.viewers[viewer].has_tried_all() {
             self.wait_viewer(cx, viewer, cx.now() + PAUSE);
@@ -67,7 +67,7 @@ impl LiveApp {
         }
     }
 
-    /// A viewer has waited in vain: it leaves its edge.
+    /// Ends a viewer's wait after its deadline: the viewer leaves its edge.
     pub(super) fn give_up(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize) {
         let viewing = &mut self.viewers[viewer];
         let (group, state, stream) = (viewing.group, viewing.state, viewing.stream);
@@ -84,7 +84,7 @@ impl LiveApp {
         if let Some(machine) = run.machine.as_mut().filter(|_| run.life == life) {
             match request {
                 Some(request) if is_waiting => machine.handle_viewer_cancelled(request, object),
-                // The edge has not heard of the request, or has refused it.
+                // The edge has not received the request, or has refused it.
                 Some(_) if !is_admitted => {}
                 _ => machine.handle_viewer_left(group, object),
             }
@@ -92,11 +92,11 @@ impl LiveApp {
         stream.into_iter().for_each(|stream| self.drop_pipe(stream));
         self.viewers[viewer].fail(edge);
         self.stir_node(cx, edge.index());
-        // A viewer that watched tries all edges at once.
+        // A viewer that was watching tries another edge at once.
         if request.is_none() { self.ask_next(cx, viewer) } else { self.try_further(cx, viewer) }
     }
 
-    /// An edge answers a viewer that enters.
+    /// Sends an edge's answer to a viewer that wants to enter.
     pub(super) fn answer_viewer(&mut self, cx: &mut AppCx<'_, '_>, request: RequestId, is_admitted: bool) {
         let Some(stream) = self.asking.remove(&request) else { return };
         if let Some(ask) = self.pipe(stream).and_then(|pipe| pipe.ask.as_mut()) {
@@ -105,7 +105,7 @@ impl LiveApp {
         }
     }
 
-    /// A viewer has its edge's answer.
+    /// Handles an edge's answer at the viewer.
     pub(super) fn on_entry(
         &mut self,
         cx: &mut AppCx<'_, '_>,
@@ -123,8 +123,8 @@ impl LiveApp {
         }
     }
 
-    /// Asks the edge for the next part. The first one is as old as the buffer is long, so that playback
-    /// begins at once.
+    /// Requests the next part from the edge. The first part is as old as the buffer is long, so
+    /// that playback starts at once.
     fn fetch_part(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize, edge: NodeId, object: Object) {
         let now = cx.now();
         let (part, buffer) = (self.stage.settings.part, self.stage.settings.buffer);
@@ -144,7 +144,7 @@ impl LiveApp {
         self.wait_viewer(cx, viewer, due);
     }
 
-    /// A viewer has a part whole.
+    /// Handles a complete part at a viewer.
     pub(super) fn on_part(&mut self, cx: &mut AppCx<'_, '_>, viewer: usize, (object, number): PartId) {
         let now = cx.now();
         let ready_at = self.ready_at(object.channel.0, number);
@@ -158,7 +158,7 @@ impl LiveApp {
         }
     }
 
-    /// An edge has ended a stream: its viewers ask elsewhere.
+    /// Moves the viewers of a stream that an edge has ended.
     pub(super) fn lose_viewers(&mut self, cx: &mut AppCx<'_, '_>, node: NodeId, lost: Object) {
         for viewer in 0..self.viewers.len() {
             let ViewerState::Watching { edge, object, .. } = self.viewers[viewer].state else { continue };

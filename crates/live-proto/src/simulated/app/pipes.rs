@@ -1,5 +1,5 @@
-//! Requests for parts, and their streams: a client keeps its streams to a node, with one request at a
-//! time on each.
+//! Requests for parts. A client keeps its connections to a node open, with one request at a time on
+//! each connection.
 
 use super::super::relay::{Fetch, PartId};
 use super::super::settings::host_of;
@@ -10,12 +10,12 @@ use crate::{NodeId, Object, Tier};
 use anabranch_sim::traffic::{AppCx, HEAD_BYTES, Side, TLS_RECORD_BYTES};
 use anabranch_units::{ByteCount, Instant};
 
-/// Bytes of a request, and of an answer without its part.
+/// Size of a request, and of an answer without its part, in bytes.
 const FRAME_BYTES: u64 = HEAD_BYTES + TLS_RECORD_BYTES;
-/// Bytes of the playlist with which an edge admits a viewer.
+/// Size of the playlist with which an edge admits a viewer, in bytes.
 pub(super) const PLAYLIST_BYTES: u64 = 2_000;
 
-/// Party that asks a node for parts.
+/// A node or viewer that requests parts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Client {
     Node(NodeId),
@@ -25,20 +25,20 @@ pub(super) enum Client {
 /// Contents of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestContent {
-    /// A viewer enters.
+    /// Admission of a viewer.
     Entry(RequestId, GroupId, Object),
     Part(PartId),
 }
 
-/// A request under way.
+/// A request in progress.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct PipeRequest {
     pub(super) wanted: RequestContent,
-    /// Last byte of the answer, or the request.
+    /// Arrival of the answer's last byte so far, or the time of the request.
     heard_at: Instant,
-    /// Bytes of the request that the server has.
+    /// Bytes of the request that the server has received.
     asked_bytes: u64,
-    /// Bytes of the answer: all, sent, and received.
+    /// Bytes of the answer: in total, sent, and received.
     answer_bytes: u64,
     sent_bytes: u64,
     got_bytes: u64,
@@ -46,13 +46,13 @@ pub(super) struct PipeRequest {
     pub(super) is_admitted: Option<bool>,
 }
 
-/// A stream of a client to a node.
+/// A connection of a client to a node.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Pipe {
     pub(super) client: Client,
     pub(super) server: NodeId,
     pub(super) ask: Option<PipeRequest>,
-    /// Whether the client has given the stream up.
+    /// Whether the client has abandoned the connection.
     is_dropped: bool,
 }
 
@@ -64,7 +64,7 @@ impl LiveApp {
         }
     }
 
-    /// Sends a request. Returns its stream.
+    /// Sends a request. Returns its connection.
     pub(super) fn request(
         &mut self,
         cx: &mut AppCx<'_, '_>,
@@ -102,7 +102,7 @@ impl LiveApp {
         stream
     }
 
-    /// The client waits for no answer on a stream any more.
+    /// Abandons a connection: the client ignores further answers on it.
     pub(super) fn drop_pipe(&mut self, stream: u32) {
         let now = self.now;
         let Some(pipe) = self.pipe(stream) else { return };
@@ -115,7 +115,7 @@ impl LiveApp {
         }
     }
 
-    /// Some of a request has arrived at a node.
+    /// Handles bytes of a request that arrive at a node.
     pub(super) fn on_request(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
         let now = cx.now();
         let Some(Pipe { server, ask: Some(ask), .. }) = self.pipe(stream) else { return };
@@ -139,7 +139,7 @@ impl LiveApp {
         }
     }
 
-    /// Some of an answer has arrived at its client.
+    /// Handles bytes of an answer that arrive at its client.
     pub(super) fn on_answer(&mut self, cx: &mut AppCx<'_, '_>, stream: u32, bytes: u64) {
         let now = cx.now();
         let Some(Pipe { client, server, ask: Some(ask), .. }) = self.pipe(stream) else { return };
@@ -195,7 +195,7 @@ impl LiveApp {
         self.stir_node(cx, node.index());
     }
 
-    /// Bytes of a part at a node.
+    /// Number of bytes of a part that a node has.
     fn bytes_at(&self, node: NodeId, part: PartId, now: Instant) -> u64 {
         if self.stage.overlay.node(node).tier != Tier::Source {
             return self.nodes[node.index()].parts.bytes(part);
@@ -204,7 +204,7 @@ impl LiveApp {
         if is_ready { self.stage.settings.part_bytes(part.0.bitrate) } else { 0 }
     }
 
-    /// Sends what a node has of a part to the requests that wait for it.
+    /// Sends the available bytes of a part to the requests that wait for them.
     pub(super) fn serve(&mut self, cx: &mut AppCx<'_, '_>, node: NodeId, part: PartId) {
         let bytes = self.bytes_at(node, part, cx.now());
         if bytes == 0 || self.nodes[node.index()].machine.is_none() {
@@ -228,7 +228,8 @@ impl LiveApp {
         }
     }
 
-    /// Asks a parent for a part that is not whole here, unless a request is under way.
+    /// Requests a part from a parent, unless the node has the whole part or a request is in
+    /// progress.
     fn fetch(&mut self, cx: &mut AppCx<'_, '_>, node: NodeId, part: PartId) {
         let now = cx.now();
         let (object, number) = part;
@@ -252,14 +253,14 @@ impl LiveApp {
         }
     }
 
-    /// Asks a parent for all parts of an object that requests wait for.
+    /// Requests from a parent all parts of an object for which requests wait.
     pub(super) fn fetch_waiting(&mut self, cx: &mut AppCx<'_, '_>, node: NodeId, object: Object) {
         for part in self.nodes[node.index()].parts.unfetched(object) {
             self.fetch(cx, node, part);
         }
     }
 
-    /// A part of a channel has become whole at the sources.
+    /// Handles the completion of a channel's part at the sources.
     pub(super) fn on_part_ready(&mut self, cx: &mut AppCx<'_, '_>, channel: u32) {
         let number = self.whole_parts(channel, cx.now()).saturating_sub(1);
         let sources: Vec<NodeId> = self.stage.overlay.tier(Tier::Source).collect();
@@ -270,14 +271,14 @@ impl LiveApp {
         self.arm(cx, token, at);
     }
 
-    /// Whether a part that can be there has not arrived for [`STALLED`].
+    /// Whether nothing has arrived for [`STALLED`] of a part that exists at the sources.
     pub(super) fn is_stalled(&mut self, now: Instant, part: PartId, stream: u32) -> bool {
         let ready_at = self.ready_at(part.0.channel.0, part.1);
         let ask = self.pipe(stream).and_then(|pipe| pipe.ask);
         ask.is_some_and(|ask| now > ask.heard_at.max(ready_at) + STALLED)
     }
 
-    /// A stream's other end was silent for too long.
+    /// Handles a connection whose other end was silent for too long.
     pub(super) fn on_broken(&mut self, cx: &mut AppCx<'_, '_>, stream: u32) {
         let now = cx.now();
         let Some(Pipe { client, server, ask, .. }) = self.pipe(stream).copied() else { return };

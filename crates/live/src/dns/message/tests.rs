@@ -1,4 +1,4 @@
-//! Tests of the messages.
+//! Tests of DNS messages.
 
 use super::*;
 use anabranch_live_proto::directory::exercise::sample;
@@ -48,7 +48,7 @@ fn addresses(message: &Message) -> Vec<IpAddr> {
     message.answers.iter().filter_map(address).collect()
 }
 
-/// Data of the client subnet option.
+/// Data of the client subnet option in a message.
 fn subnet_of(message: &Message) -> Option<Vec<u8>> {
     let options = message.edns.as_ref()?.options();
     options.as_ref().iter().find_map(|(code, option)| {
@@ -57,12 +57,12 @@ fn subnet_of(message: &Message) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn the_corpus_is_as_it_says() {
+fn fuzz_corpus_results_match_the_file_names() {
     assert!(replay("live_dns", exercise) >= 8);
 }
 
 #[test]
-fn resolver_address_stands_in_for_the_client() {
+fn resolver_address_is_used_without_a_client_subnet() {
     let message = ask("low.news.live.example.", RecordType::A, None);
     assert_eq!(addresses(&message), [IpAddr::from([198, 51, 100, 1])]);
     assert_eq!((message.answers[0].ttl, message.metadata.authoritative), (5, true));
@@ -71,7 +71,7 @@ fn resolver_address_stands_in_for_the_client() {
 
 #[test]
 fn client_subnets_are_answered_with_their_scope() {
-    // Family, source and address of the question; the edge; the scope of the answer.
+    // Family, source and address in the query; expected edge; expected scope of the answer.
     let cases: [(&[u8], [u8; 4], u8); 5] = [
         (&[0, 1, 24, 0, 10, 2, 2], [198, 51, 100, 2], 15),
         (&[0, 1, 8, 0, 10], [198, 51, 100, 2], 16),
@@ -89,7 +89,7 @@ fn client_subnets_are_answered_with_their_scope() {
 }
 
 #[test]
-fn a_source_of_zero_gets_the_askers_answer() {
+fn zero_length_source_prefix_uses_the_resolver_address() {
     for data in [[0, 1, 0, 0], [0, 2, 0, 0]] {
         let message = ask("low.news.live.example.", RecordType::A, subnet(&data));
         assert_eq!(addresses(&message), [IpAddr::from([198, 51, 100, 1])]);
@@ -101,7 +101,7 @@ fn a_source_of_zero_gets_the_askers_answer() {
 }
 
 #[test]
-fn malformed_questions_get_formerr() {
+fn malformed_queries_get_formerr() {
     let bad: [&[u8]; 5] = [
         &[0, 3, 24, 0, 192, 0, 2],
         &[0, 1, 33, 0, 192, 0, 2, 0, 0],
@@ -120,7 +120,7 @@ fn malformed_questions_get_formerr() {
 }
 
 #[test]
-fn codes_follow_the_name_and_the_kind() {
+fn response_code_depends_on_name_and_record_type() {
     let soa = |message: &Message| matches!(message.authorities[..], [Record { data: RData::SOA(_), .. }]);
     let none = ask("mid.news.live.example.", RecordType::A, None);
     assert!(none.metadata.response_code == ResponseCode::NXDomain && soa(&none));
@@ -144,7 +144,7 @@ fn codes_follow_the_name_and_the_kind() {
 }
 
 #[test]
-fn responses_have_no_answer() {
+fn response_messages_are_not_answered() {
     let zone = Zone::new("live.example", vec![]).expect("a name");
     let responder = Responder::new(zone, 5);
     let message = Message::response(7, OpCode::Query).to_vec().expect("a message");
@@ -152,7 +152,7 @@ fn responses_have_no_answer() {
     assert_eq!(responder.answer(&Directory::default(), &[0; 11], FROM, Transport::Udp), None);
 }
 
-/// The longest names and the most addresses: a client of 512 bytes has to ask over TCP.
+/// With the longest names and most addresses, a client limited to 512 bytes must use TCP.
 #[test]
 fn answers_too_long_for_udp_are_truncated() {
     let label = |letter: &str| letter.repeat(LABEL_BYTES_MAX);

@@ -1,8 +1,8 @@
-//! Requests to an origin: redirects, other servers, times and sizes.
+//! Requests to an origin: redirects, other servers, timeouts and size limits.
 //!
-//! A source publishes what it fetches. So the server of the configured URL may be anywhere, but
-//! redirects and playlists lead to other servers at public addresses only, and from HTTPS to HTTPS
-//! only. Read [`OriginClient`].
+//! A source publishes what it fetches. So only the server of the configured URL may be at any
+//! address. Redirects and playlists may lead to other servers only at public addresses, and from
+//! HTTPS only to HTTPS. Read [`OriginClient`].
 
 use crate::url::{host, split};
 use anabranch_http::origin::{Origin, Reply, Security};
@@ -20,38 +20,38 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Time for the head of an answer: a blocking reload waits for the next part.
+/// Longest wait for the head of an answer. A blocking reload waits for the next part.
 const HEAD_TIME: Duration = Duration::from_secs(20);
-/// Time without a byte of a body.
+/// Longest time without a byte of a body.
 const SILENCE_TIME: Duration = Duration::from_secs(10);
-/// Redirects that one request follows.
+/// Most redirects that one request follows.
 const REDIRECTS_MAX: usize = 3;
-/// Servers besides the configured one, at a time.
+/// Most known servers besides the configured one.
 const SERVERS_MAX: usize = 16;
 
-/// Why a request to an origin has failed.
+/// Reason why a request to an origin has failed.
 #[derive(Debug)]
 pub(super) enum FetchError {
-    /// Text that is no URL of an HTTP server.
+    /// The URL is not of an HTTP server.
     NoUrl(String),
-    /// An HTTPS server, without authorities to check it by.
+    /// The server uses HTTPS, but no certificate authorities are configured.
     NoTrust(String),
-    /// A plain HTTP server, to which an HTTPS server leads.
+    /// An HTTPS server has led to a plain HTTP server.
     NotSecure(String),
     /// More than [`REDIRECTS_MAX`] redirects.
     Redirects,
-    /// Another server, at an address that is not public.
+    /// Another server whose address is not public.
     NotPublic(String, IpAddr),
     Status(StatusCode),
-    /// Media of a content type that is text.
+    /// Media whose content type is text.
     ContentType(String),
     Silent(Duration),
     Io(io::Error),
-    /// The bytes of the answer.
+    /// The importer refuses the answer.
     Import(ImportError),
-    /// The entry playlist.
+    /// The entry playlist is invalid.
     Playlist(PlaylistError),
-    /// The entry playlist has no longer the rendition that is pulled.
+    /// The entry playlist does not contain the pulled rendition any more.
     RenditionGone,
 }
 
@@ -85,17 +85,17 @@ impl fmt::Display for FetchError {
     }
 }
 
-/// An answer with a status of success.
+/// An answer with a success status.
 pub(super) struct Answer {
     reply: Reply,
     /// URL after all redirects: the base of the URIs in a playlist.
     pub url: String,
-    /// Bytes to leave out, and bytes to pass on, of a body without its range.
+    /// Bytes to skip and bytes to pass on, if the server has ignored the requested range.
     slice: Option<(u64, u64)>,
 }
 
 impl Answer {
-    /// The next bytes. `None` after the end.
+    /// Next bytes of the body. `None` at the end.
     pub async fn bytes(&mut self) -> Result<Option<Bytes>, FetchError> {
         loop {
             let next = timeout(SILENCE_TIME, self.reply.bytes());
@@ -113,12 +113,12 @@ impl Answer {
         }
     }
 
-    /// Keeps the connection, after the end of the body.
+    /// Returns the connection to the pool after the end of the body.
     pub fn finish(self) {
         self.reply.finish();
     }
 
-    /// The whole body of a playlist.
+    /// Reads the whole body of a playlist. Also returns the URL after redirects.
     pub async fn text(mut self) -> Result<(Vec<u8>, String), FetchError> {
         let mut text = Vec::new();
         while let Some(bytes) = self.bytes().await? {
@@ -133,7 +133,7 @@ impl Answer {
         Ok((text, url))
     }
 
-    /// Refuses media that is text: an error page with a status of success.
+    /// Refuses media whose content type is text, as error pages with a success status have.
     pub fn check_media(&self) -> Result<(), FetchError> {
         let kind = self.reply.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let is_text = |kind: &&str| {
@@ -149,17 +149,18 @@ impl Answer {
 
 /// Client of one origin.
 pub(super) struct OriginClient {
-    /// Scheme and server of the configured URL.
+    /// Scheme and authority of the configured URL.
     home: String,
-    /// Authorities of HTTPS servers.
+    /// Certificate authorities for HTTPS servers.
     trust: Option<ServerTrust>,
     servers: Mutex<BTreeMap<String, Origin>>,
 }
 
 impl OriginClient {
-    /// The client of a URL, with the authorities of HTTPS servers.
+    /// Creates the client of a URL, with the certificate authorities for HTTPS servers.
     ///
-    /// Errors: text that is no URL of an HTTP server; an HTTPS server without authorities.
+    /// Errors: a URL that is not of an HTTP server; an HTTPS server without certificate
+    /// authorities.
     pub fn new(url: &str, trust: Option<ServerTrust>) -> Result<Self, FetchError> {
         let (home, _) = split(url).ok_or_else(|| FetchError::NoUrl(url.to_owned()))?;
         let client = Self { home: home.to_owned(), trust, servers: Mutex::default() };
@@ -168,7 +169,7 @@ impl OriginClient {
         Ok(client)
     }
 
-    /// The server at `http://HOST:PORT` or `https://HOST:PORT`, asked at `ip` if there is one.
+    /// The server at `http://HOST:PORT` or `https://HOST:PORT`, reached at `ip` if given.
     fn origin(&self, server: &str, ip: Option<IpAddr>) -> Result<Origin, FetchError> {
         let security = match &self.trust {
             _ if !server.starts_with("https://") => Security::Plain,
@@ -178,7 +179,7 @@ impl OriginClient {
         Origin::with(server, security, ip).map_err(|_| FetchError::NoUrl(server.to_owned()))
     }
 
-    /// Asks for a URL, and follows redirects.
+    /// Requests a URL, and follows redirects.
     pub async fn get(&self, url: &str, range: Option<ByteRange>) -> Result<Answer, FetchError> {
         let mut url = url.to_owned();
         let mut headers = HeaderMap::new();
@@ -209,8 +210,8 @@ impl OriginClient {
         Err(FetchError::Redirects)
     }
 
-    /// The server of a URL. A server besides the configured one must have public addresses, and is
-    /// asked at the address that was checked.
+    /// The server of a URL. A server other than the configured one must have public addresses, and
+    /// is reached at the address that was checked.
     async fn server(&self, server: &str) -> Result<Origin, FetchError> {
         if let Some(known) = self.servers().get(server) {
             return Ok(known.clone());
@@ -243,7 +244,7 @@ impl OriginClient {
     }
 }
 
-/// Whether an address is one of the public Internet.
+/// Whether an address belongs to the public Internet.
 ///
 /// Source: the special-purpose registries of RFC 6890.
 fn is_public(ip: IpAddr) -> bool {
@@ -266,7 +267,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !(is_special || is_local || ip.is_multicast() || ip.is_documentation())
 }
 
-/// Global unicast (2000::/3), without documentation, Teredo and 6to4, which hide other addresses.
+/// Global unicast (2000::/3), except documentation, Teredo and 6to4, which embed other addresses.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let [a, b, ..] = ip.segments();
     let hides_another = (a, b) == (0x2001, 0) || a == 0x2002;
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn https_origin_leads_to_no_http_server() {
+    async fn https_origin_cannot_lead_to_http_or_private_servers() {
         let folder = tempfile::tempdir().expect("a folder");
         let client = OriginClient::new("https://a.example/x.m3u8", Some(trust(folder.path())));
         let client = client.expect("a URL");
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_the_internet_are_public() {
+    fn special_purpose_addresses_are_not_public() {
         for ip in ["1.1.1.1", "100.128.0.1", "172.32.0.1", "2606:4700::1111", "::ffff:1.1.1.1"] {
             assert!(is_public(ip.parse().expect(ip)), "{ip}");
         }

@@ -1,25 +1,25 @@
-//! The playlist at a pulled channel's URL: which renditions it has, under which names.
+//! The playlist at a pulled channel's URL: the renditions it contains, and their names.
 //!
 //! Read [`Entry`].
 
 use anabranch_live_proto::play::join_url;
 use anabranch_media::hls::{MediaPlaylist, MultivariantPlaylist, PlaylistError, RenditionKind};
 
-/// The playlist of an origin's rendition.
+/// Role of a media playlist in an origin's entry playlist.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum PlaylistRole {
-    /// The configured URL is the media playlist.
+    /// The configured URL is itself the media playlist.
     Itself,
-    /// The variant with this index among variants of distinct URIs.
+    /// The variant with this index, among variants with distinct URIs.
     Variant(usize),
-    /// The sound with this index among those with a URI.
+    /// The audio rendition with this index, among audio renditions with a URI.
     Sound(usize),
 }
 
-/// A rendition that is pulled.
+/// A rendition to pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PulledRendition {
-    /// Name at this source.
+    /// Name of the rendition at this source.
     pub name: String,
     pub which: PlaylistRole,
 }
@@ -36,7 +36,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Reads the playlist that came from `url`.
+    /// Parses the playlist fetched from `url`.
     ///
     /// Errors: [`PlaylistError`].
     pub fn read(text: &[u8], url: String) -> Result<Self, PlaylistError> {
@@ -47,7 +47,7 @@ impl Entry {
         }
     }
 
-    /// Distinct URIs of the variants, in their order.
+    /// Distinct URIs of the variants, in order.
     fn variants(playlist: &MultivariantPlaylist) -> Vec<&str> {
         let mut uris: Vec<&str> = Vec::new();
         for variant in &playlist.variants {
@@ -63,7 +63,7 @@ impl Entry {
         sounds.filter_map(|rendition| rendition.uri.as_deref()).collect()
     }
 
-    /// The renditions, with their names.
+    /// The renditions to pull, with their names.
     pub fn renditions(&self) -> Vec<PulledRendition> {
         let Self::Variants { playlist, .. } = self else {
             return vec![PulledRendition { name: "main".to_owned(), which: PlaylistRole::Itself }];
@@ -75,7 +75,7 @@ impl Entry {
         variants.chain(sounds).collect()
     }
 
-    /// URL of a rendition's media playlist. `None` if there is no such rendition.
+    /// URL of a rendition's media playlist. `None` if the rendition does not exist.
     pub fn url(&self, which: PlaylistRole) -> Option<String> {
         let Self::Variants { playlist, url } = self else { return None };
         let uri = match which {
@@ -86,7 +86,7 @@ impl Entry {
         join_url(url, uri)
     }
 
-    /// The multivariant playlist with this source's names, without subtitles. `None` for a media
+    /// The multivariant playlist with this source's names and without subtitles. `None` for a media
     /// playlist.
     pub fn into_variants(self) -> Option<MultivariantPlaylist> {
         let Self::Variants { playlist, .. } = self else { return None };
@@ -121,7 +121,7 @@ mod tests {
     const BASE: &str = "http://10.0.0.1:8888/cam/index.m3u8?cookieCheck=1";
 
     #[test]
-    fn sound_is_pulled_beside_the_pictures() {
+    fn separate_audio_is_pulled_as_a_rendition() {
         let entry = Entry::read(MEDIAMTX.as_bytes(), BASE.to_owned()).expect("a playlist");
         let names: Vec<String> = entry.renditions().into_iter().map(|rendition| rendition.name).collect();
         assert_eq!(names, ["v1", "a1"]);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn media_playlist_is_the_rendition_itself() {
+    fn media_playlist_yields_the_rendition_main() {
         let text = b"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\na.mp4\n";
         let entry = Entry::read(text, BASE.to_owned()).expect("a playlist");
         assert_eq!(
