@@ -43,7 +43,8 @@ pub fn words(bytes: &[u8]) -> bool {
 }
 
 /// Parses `bytes` after the first byte, which selects the kind: a flow's confirmations, an emulated
-/// datagram, or a controller's topology. Returns true if they are valid.
+/// datagram, a controller's topology, or the head of a directory's stream. Returns true if they are
+/// valid.
 ///
 /// Panics: if a parser panics.
 pub fn wire(bytes: &[u8]) -> bool {
@@ -53,6 +54,7 @@ pub fn wire(bytes: &[u8]) -> bool {
         [2, rest @ ..] => {
             serde_json::from_slice::<TopologyView>(rest).is_ok_and(|view| view.topology().is_ok())
         }
+        [3, rest @ ..] => anabranch_disk::tree::stream::exercise_head(rest),
         _ => false,
     }
 }
@@ -100,7 +102,7 @@ mod tests {
     fn corpus_inputs_are_accepted_or_refused_as_named() {
         assert!(replay("scenario_systems", super::systems) >= 8);
         assert!(replay("cli_words", super::words) >= 12);
-        assert!(replay("cli_wire", super::wire) >= 8);
+        assert!(replay("cli_wire", super::wire) >= 11);
         assert!(replay("cli_journal", super::journal) >= 3);
         assert!(replay("gather_manifest", super::manifest) >= 8);
     }

@@ -94,7 +94,7 @@ impl std::fmt::Display for OpenError {
             Self::Outside => f.write_str("outside the folder that is served"),
             Self::Link => f.write_str("its path has a symbolic link, and links are not followed"),
             Self::Denied => f.write_str("Permission denied"),
-            Self::Folder => f.write_str("a folder, not a file: send files one by one"),
+            Self::Folder => f.write_str("a folder, not a file"),
             Self::Special => f.write_str("a pipe, a socket or a device, not a plain file"),
             Self::Secret(what) => {
                 write!(
@@ -323,8 +323,7 @@ impl Folder {
     /// Errors: the system's; the working file is a link.
     pub fn beside(&self, name: &Name, ending: &str) -> io::Result<PathBuf> {
         let place = self.place(name, true)?;
-        let hash = &blake3::hash(place.name().as_bytes()).to_hex()[..32];
-        let working = format!("{}{hash}.{ending}", name::RESERVED);
+        let working = crate::partial::working_name(&place, ending);
         let found = rustix::fs::statat(place.folder(), working.as_str(), AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::RegularFile) {
             let reason =

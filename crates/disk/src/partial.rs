@@ -115,6 +115,13 @@ impl Working {
     }
 }
 
+/// Name of a working file beside a file or a directory, with another ending than those of partial
+/// files.
+pub fn working_name(place: &Place, ending: &str) -> String {
+    let hash = &blake3::hash(place.name().as_bytes()).to_hex()[..32];
+    format!("{RESERVED}{hash}.{ending}")
+}
+
 /// Working name of a file that is written whole before it gets its name.
 pub(crate) fn named_working(name: &[u8]) -> OsString {
     Working::of(name).named.into()
@@ -288,22 +295,50 @@ impl PartialFile {
     pub fn open(place: Place, length: u64) -> io::Result<Self> {
         let working = Working::of(place.name().as_bytes());
         let journal = open_journal(&place, &working, true)?.expect("made where it was not");
-        Self::with(place, working, journal, length)
+        Self::with(place, working, journal, length, None)
+    }
+
+    /// Opens the stream of a directory, of which `arriving_bytes` are to arrive: the destination has
+    /// the rest in other files.
+    ///
+    /// Errors: as [`PartialFile::open`].
+    pub fn open_stream(place: Place, length: u64, arriving_bytes: u64) -> io::Result<Self> {
+        let working = Working::of(place.name().as_bytes());
+        let journal = open_journal(&place, &working, true)?.expect("made where it was not");
+        Self::with(place, working, journal, length, Some(arriving_bytes))
     }
 
     /// Opens the file that will be at `place` if an earlier transfer left part of it.
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn open_existing(place: Place) -> io::Result<Option<Self>> {
+        Self::existing(place, None)
+    }
+
+    /// Opens the stream of the directory at `place` if an earlier transfer left part of it. Room on
+    /// the disk is looked for once it is known what is to arrive.
+    ///
+    /// Errors: as [`PartialFile::open`].
+    pub fn open_existing_stream(place: Place) -> io::Result<Option<Self>> {
+        Self::existing(place, Some(0))
+    }
+
+    fn existing(place: Place, arriving_bytes: Option<u64>) -> io::Result<Option<Self>> {
         let working = Working::of(place.name().as_bytes());
         let Some(journal) = open_journal(&place, &working, false)? else { return Ok(None) };
         let length = at(place.path(), Header::read(&journal))?.map_or(0, |header| header.length);
-        let file = Self::with(place, working, journal, length)?;
+        let file = Self::with(place, working, journal, length, arriving_bytes)?;
         // A file with no verified bytes counts as missing.
         Ok(Some(file).filter(|file| !file.have.is_empty()))
     }
 
-    fn with(place: Place, working: Working, journal: File, length: u64) -> io::Result<Self> {
+    fn with(
+        place: Place,
+        working: Working,
+        journal: File,
+        length: u64,
+        arriving_bytes: Option<u64>,
+    ) -> io::Result<Self> {
         let open = || open_working(&place, &working.data, true).map(|f| f.expect("made where it was not"));
         let mut data = open().inspect_err(|_| {
             // Either file is useless without the other.
@@ -338,7 +373,7 @@ impl PartialFile {
         };
         at(&path, file.journal.write_all_at(&header.encode(), 0))?;
         at(&path, file.verify(length))?;
-        at(&path, file.look_for_room())?;
+        at(&path, file.look_for_room(arriving_bytes))?;
         Ok(file)
     }
 
@@ -346,8 +381,21 @@ impl PartialFile {
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn resize(&mut self, length: u64) -> io::Result<()> {
+        if self.set_length(length)? { at(self.place.path(), self.look_for_room(None)) } else { Ok(()) }
+    }
+
+    /// Makes the stream of a directory `length` bytes long, of which `arriving_bytes` are to arrive.
+    ///
+    /// Errors: as [`PartialFile::open`].
+    pub fn resize_stream(&mut self, length: u64, arriving_bytes: u64) -> io::Result<()> {
+        self.set_length(length)?;
+        at(self.place.path(), self.look_for_room(Some(arriving_bytes)))
+    }
+
+    /// Sets the length, and returns true if it was another one.
+    fn set_length(&mut self, length: u64) -> io::Result<bool> {
         if self.length == length {
-            return Ok(());
+            return Ok(false);
         }
         let path = self.place.path().to_owned();
         let header = Header { name: self.place.name().as_bytes().to_owned(), length };
@@ -357,18 +405,18 @@ impl PartialFile {
         }
         self.length = length;
         at(&path, self.verify(length))?;
-        at(&path, self.look_for_room())
+        Ok(true)
     }
 
     /// Finds out early that the disk has less room than the file lacks.
-    fn look_for_room(&self) -> io::Result<()> {
+    fn look_for_room(&self, arriving_bytes: Option<u64>) -> io::Result<()> {
         let found = rustix::fs::fstatvfs(&self.data)?;
         // Root may take the last blocks as well.
         let is_root = rustix::process::geteuid().is_root();
         let blocks = if is_root { found.f_bfree } else { found.f_bavail };
         let room = blocks.saturating_mul(found.f_frsize);
         let taken = self.data.metadata()?.blocks() * 512;
-        let lacks = self.length.saturating_sub(taken);
+        let lacks = arriving_bytes.unwrap_or(self.length.saturating_sub(taken));
         // If the file system reports no blocks, a full disk shows only when it is full.
         if found.f_blocks > 0 && lacks > room {
             let (lacks, room) = (ByteCount::new(lacks), ByteCount::new(room));
@@ -528,14 +576,8 @@ impl PartialFile {
     fn mismatch(&mut self, length: u64) -> FinishError {
         let drop_wrong = |file: &mut Self| {
             file.verify(length)?;
-            if file.have.total() == length {
-                // Every piece is as its packets said, but the whole is not: no piece can be
-                // trusted.
-                file.journal.set_len(Header::BYTES as u64)?;
-                (file.journal_end, file.arrived) = (Header::BYTES as u64, 0);
-                (file.have, file.hasher) = (RangeSet::default(), FileHasher::new(length));
-            }
-            Ok::<_, io::Error>(())
+            // Every piece is as its packets said, but the whole is not: no piece can be trusted.
+            if file.have.total() == length { file.drop_all() } else { Ok(()) }
         };
         let path = self.place.path().to_owned();
         match at(&path, drop_wrong(self)) {
@@ -544,13 +586,28 @@ impl PartialFile {
         }
     }
 
+    fn drop_all(&mut self) -> io::Result<()> {
+        self.journal.set_len(Header::BYTES as u64)?;
+        (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
+        (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(self.length));
+        Ok(())
+    }
+
+    /// Forgets all bytes, which belong to another file.
+    ///
+    /// Errors: the system's, with the name of the file.
+    pub fn forget(&mut self) -> io::Result<()> {
+        let path = self.place.path().to_owned();
+        at(&path, self.drop_all())
+    }
+
     /// The bytes, of which only [`PartialFile::have`] have arrived.
     pub fn data(&self) -> &File {
         &self.data
     }
 
     /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the working
-    /// files. If the bytes are wrong, only what still matches the journal counts as there.
+    /// files. If the bytes are wrong, all are forgotten.
     ///
     /// Errors: [`FinishError`]. The working files stay.
     pub fn finish_directory<T>(
@@ -558,13 +615,17 @@ impl PartialFile {
         length: u64,
         unpack: impl FnOnce(&File) -> Result<T, UnpackError>,
     ) -> Result<T, FinishError> {
-        self.resize(length).map_err(FinishError::Io)?;
+        self.set_length(length).map_err(FinishError::Io)?;
         let path = self.place.path().to_owned();
         at(&path, self.data.set_len(length)).map_err(FinishError::Io)?;
         let done = match unpack(&self.data) {
             Ok(done) => done,
             Err(UnpackError::Io(error)) => return Err(FinishError::Io(error)),
-            Err(UnpackError::Corrupt) => return Err(self.mismatch(length)),
+            // No piece can be trusted: the contents that were right have their names already.
+            Err(UnpackError::Corrupt) => {
+                self.forget().map_err(FinishError::Io)?;
+                return Err(FinishError::Mismatch { have: Vec::new() });
+            }
         };
         self.finished = true;
         at(&path, self.remove()).map_err(FinishError::Io)?;

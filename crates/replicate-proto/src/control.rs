@@ -155,6 +155,9 @@ pub struct SiteProgram {
     pub site: SiteId,
     /// Length of the whole file in bytes.
     pub length: u64,
+    /// Of a directory: id of the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<FileHash>,
     /// Length of a symbol in bytes: the data that one packet of one flow carries.
     pub symbol_bytes: u32,
     /// Capacity of each virtual buffer (vRx, vTx) in packets, at least 1.
@@ -353,6 +356,9 @@ pub enum Report {
         /// Attributes of the file at the source, or of the finished file.
         #[serde(default)]
         attributes: Option<Attributes>,
+        /// At a destination of a directory: id of the snapshot to which `have` belongs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arriving: Option<FileHash>,
         /// At the source of a directory: bytes at the beginning of its stream from which a
         /// destination learns which of the other bytes it has.
         #[serde(default, skip_serializing_if = "Option::is_none")]

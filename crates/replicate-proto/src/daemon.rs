@@ -23,7 +23,7 @@ mod tests;
 use crate::control::{
     Command, FailureKind, Finish, FlowVector, Report, Run, SiteProgram, Submitter, TransferId,
 };
-use anabranch_pieces::name::normal;
+use anabranch_pieces::name::normal_entry;
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant};
 use room::{find_room, memory_bytes, reduce_buffers};
@@ -475,7 +475,7 @@ impl Daemon {
     /// Normal form of a name; `None` for an invalid name. The driver reports an invalid name when
     /// it looks for the file.
     fn spelling(&self, path: &str) -> Option<String> {
-        let normal = normal(path).ok()?;
+        let normal = normal_entry(path).ok()?;
         Some(normal.strip_prefix(&self.folder).unwrap_or(&normal).to_owned())
     }
 
@@ -497,9 +497,11 @@ impl Daemon {
         mut names: impl Iterator<Item = &'a String>,
     ) -> Option<(String, TransferId)> {
         names.find_map(|name| {
-            let finishes = self.claims.get(name).copied().filter(|transfer| *transfer != own);
+            let mut claims = self.claims.iter().filter(|(_, transfer)| **transfer != own);
+            let finishes = claims.find(|(claimed, _)| overlap(claimed, name)).map(|(_, transfer)| *transfer);
             let mut others = self.parts.iter().filter(|(run, _)| run.transfer != own);
-            let writes = || others.find(|(_, part)| part.writes.contains(name)).map(|(run, _)| run.transfer);
+            let overlaps = |part: &InstalledAttempt| part.writes.iter().any(|written| overlap(written, name));
+            let writes = || others.find(|(_, part)| overlaps(part)).map(|(run, _)| run.transfer);
             finishes.or_else(writes).map(|transfer| (name.clone(), transfer))
         })
     }
@@ -524,6 +526,12 @@ impl Daemon {
         );
         self.refuse(run, FailureKind::Unwritable, reason)
     }
+}
+
+/// Whether two names are the same, or one lies in the other, a directory.
+fn overlap(a: &str, b: &str) -> bool {
+    let holds = |directory: &str, name: &str| directory.ends_with('/') && name.starts_with(directory);
+    a.trim_end_matches('/') == b.trim_end_matches('/') || holds(a, b) || holds(b, a)
 }
 
 /// The transfer of a command, if this version knows the command.

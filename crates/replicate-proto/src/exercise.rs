@@ -31,6 +31,7 @@ static PROGRAMS: LazyLock<Vec<SiteProgram>> = LazyLock::new(|| {
     let attempted = AttemptFacts {
         run: Run { transfer: TransferId(1), attempt: Attempt(1) },
         length: LENGTH,
+        snapshot: None,
         source_path: "file",
         path: &|_| "file".to_owned(),
         missing: &|_| vec![ByteRange { start: 0, end: LENGTH }],

@@ -77,6 +77,7 @@ mod tests {
         let attempted = AttemptFacts {
             run: Run { transfer: TransferId(1), attempt: Attempt(1) },
             length: LENGTH,
+            snapshot: None,
             source_path: "file",
             path: &|_| "file".to_owned(),
             missing: &|_| vec![ByteRange { start: 0, end: LENGTH }],

@@ -8,7 +8,7 @@ use crate::control::{
 };
 use crate::plan::{Flow, FlowId, Input, Plan};
 use anabranch_graph::Topology;
-use anabranch_pieces::{ByteRange, RangeSet};
+use anabranch_pieces::{ByteRange, FileHash, RangeSet};
 use anabranch_units::{BitRate, LinkId, SiteId};
 use std::collections::BTreeMap;
 
@@ -18,6 +18,8 @@ pub struct AttemptFacts<'a> {
     pub run: Run,
     /// Length of the file in bytes.
     pub length: u64,
+    /// Of a directory: id of the snapshot.
+    pub snapshot: Option<FileHash>,
     /// The file at the source.
     pub source_path: &'a str,
     /// The file at a destination.
@@ -54,6 +56,7 @@ pub fn programs(
         run,
         site,
         length,
+        snapshot: attempted.snapshot,
         symbol_bytes: attempted.symbol_bytes,
         buffer_packets: attempted.buffer_packets,
         groups: groups.clone(),

@@ -365,6 +365,7 @@ impl Transfer {
         let attempted = AttemptFacts {
             run: Run { transfer: TransferId(index as u64), attempt: Attempt(1) },
             length,
+            snapshot: None,
             source_path: "file",
             path: &|_| "file".to_owned(),
             missing: &|_| vec![ByteRange { start: 0, end: length }],

@@ -420,15 +420,15 @@ impl Service {
     fn inquire(&self, run: Run, is_source: bool, name: &str, submitter: Submitter) -> Report {
         let looked = || -> io::Result<Report> {
             if is_source && directory(name).is_some() {
-                let stream = self.directories.source(&self.config.folder, &self.name(name)?, run.transfer)?;
-                return Ok(directories::source_inventory(run, stream.manifest()));
+                return Ok(directories::source_inventory(run, self.source_stream(name, run)?.manifest()));
             }
             if is_source {
                 let (_, found) = self.source(name)?;
                 let known = lock(&self.hashes).get(&hash_key(&found)).copied();
                 let (length, attributes) = (Some(found.len()), Some(attributes(&found)));
-                let (have, head_bytes) = (vec![], None);
-                return Ok(Report::Inventory { run, length, have, hash: known, attributes, head_bytes });
+                let (have, arriving, head_bytes) = (vec![], None, None);
+                let hash = known;
+                return Ok(Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes });
             }
             if directory(name).is_some() {
                 return self.inquire_directory(run, &self.name(name)?, submitter);
@@ -446,7 +446,8 @@ impl Service {
                 Some(file) => lock(&file).have().ranges().to_vec(),
                 None => vec![],
             };
-            Ok(Report::Inventory { run, length, have, hash, attributes, head_bytes: None })
+            let (arriving, head_bytes) = (None, None);
+            Ok(Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| failed(run, kind, &error))
@@ -482,8 +483,7 @@ impl Service {
     fn hash(&self, run: Run, name: &str) -> Report {
         let read = || -> io::Result<FileHash> {
             if directory(name).is_some() {
-                let stream = self.directories.source(&self.config.folder, &self.name(name)?, run.transfer)?;
-                return Ok(FileHash(stream.manifest().id().0));
+                return Ok(FileHash(self.source_stream(name, run)?.manifest().id().0));
             }
             let (SourceFile::File { file, path }, found) = self.source(name)? else {
                 unreachable!("the name is a file's");
@@ -564,12 +564,20 @@ impl Service {
         let source = program.source_path.as_ref().map(|name| match directory(name) {
             None => self.source(name).map(|(source, _)| source),
             Some(_) => {
-                let stream = self.directories.source(&self.config.folder, &self.name(name)?, run.transfer);
-                stream.map(SourceFile::Directory)
+                let stream = self.source_stream(name, run)?;
+                let is_planned = program.snapshot.is_none_or(|id| id.0 == stream.manifest().id().0);
+                let changed =
+                    || io::Error::other(format!("{name}: changed during the transfer: send it again"));
+                is_planned.then_some(SourceFile::Directory(stream)).ok_or_else(changed)
             }
         });
         let source = source.transpose().map_err(|e| failure(FailureKind::Unreadable, &e))?;
+        let is_directory = program.sinks.first().is_some_and(|sink| directory(&sink.path).is_some());
         let file = sink.map(|name| {
+            if is_directory {
+                let work = program.groups.iter().filter(|group| group.fills.is_none()).flat_map(|g| &g.work);
+                return self.begun_stream(&name, &program, work.map(|range| range.len()).sum());
+            }
             let file = self.begun(&name, program.length)?;
             lock(&file).resize(program.length)?;
             Ok(file)

@@ -52,7 +52,8 @@ impl ControllerArgs {
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Name of the file below the source relay's --dir, such as `data/big.tar`.
+    /// Name of the file below the source relay's --dir, such as `data/big.tar`. A name with a slash
+    /// at its end is a directory: `data/`.
     #[arg(value_parser = FileName)]
     file: String,
     /// The site that holds the file.

@@ -171,6 +171,33 @@ fn killed_destination_goes_on_with_a_directory() {
     assert!(arrived < 12_000_000 * 13 / 10, "{arrived} bytes for 12 MB");
 }
 
+/// The destination has the head and some contents of the source as it was before.
+#[test]
+fn interrupted_directory_arrives_as_it_is_later() {
+    let Some(_alone) = stage(&[]) else { return };
+    let Some(mut net) = Net::new(LINE) else { return };
+    for site in ["nyc", "sin"] {
+        std::fs::create_dir_all(net.path(site, "data")).expect("the folder is ours");
+    }
+    for number in 0..60 {
+        net.put("nyc", &format!("data/{number}"), number, 100_000);
+    }
+    net.put("sin", "data/0", 0, 100_000);
+    net.start_all();
+    let running = net.send(&["data/", "--from", "nyc", "--to", "sin"]);
+    running.verified(2_000_000);
+    running.interrupt();
+    running.finish();
+    net.put("nyc", "data/0", 100, 100_000);
+    net.put("nyc", "data/new", 101, 150_000);
+    std::fs::rename(net.path("nyc", "data/59"), net.path("nyc", "data/a")).expect("ours");
+    net.send(&["data/", "--from", "nyc", "--to", "sin", "--replace"]).finish().expect_done();
+    assert_eq!(snapshot(&net, "sin", "data"), snapshot(&net, "nyc", "data"));
+    net.put("nyc", "data/0", 102, 100_000);
+    net.send(&["data/", "--from", "nyc", "--to", "sin"]).finish().expect_done();
+    assert_eq!(snapshot(&net, "sin", "data"), snapshot(&net, "nyc", "data"));
+}
+
 #[test]
 fn file_that_changed_at_a_destination_is_left_until_replaced() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);

@@ -233,6 +233,7 @@ impl Actor {
                                 have: vec![],
                                 hash: None,
                                 attributes: None,
+                                arriving: None,
                                 head_bytes: None,
                             }
                         }

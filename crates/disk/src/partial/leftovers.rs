@@ -83,7 +83,8 @@ fn look(
         if let Ok(found) = rustix::fs::statat(descriptor, &*name(ending), AtFlags::SYMLINK_NOFOLLOW) {
             is_there = true;
             disk_bytes += found.st_blocks as u64 * 512;
-            let written = u64::try_from(found.st_mtime).unwrap_or(0);
+            // A file that waits for its name has the time of its source already.
+            let written = u64::try_from(found.st_mtime.max(found.st_ctime)).unwrap_or(0);
             newest = newest.max(SystemTime::UNIX_EPOCH + Duration::from_secs(written));
         }
     }

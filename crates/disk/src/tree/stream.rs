@@ -17,10 +17,14 @@ use anabranch_sets::filter::Filter;
 use anabranch_sets::{
     Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, compare_paths, hash,
 };
+use anabranch_units::ByteCount;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
@@ -45,6 +49,11 @@ pub enum HeadError {
         /// Bytes of the head, by its own statement.
         bytes: u64,
     },
+    /// The manifest takes more memory than it may.
+    Memory {
+        /// Bytes that it may take.
+        limit: u64,
+    },
     /// A node is missing, damaged, or at a place where it cannot be.
     Node(ReadError),
     /// The lengths of the files exceed 2^63 bytes.
@@ -58,6 +67,10 @@ impl std::fmt::Display for HeadError {
             Self::Length { bytes } => {
                 write!(f, "a manifest of {bytes} bytes: must be whole, of at most {HEAD_BYTES_MAX}")
             }
+            Self::Memory { limit } => {
+                let limit = ByteCount::new(*limit);
+                write!(f, "a manifest that takes more than {limit} of memory, half of --memory: give more")
+            }
             Self::Node(error) => error.fmt(f),
             Self::TooLong => f.write_str("the files have more than 2^63 bytes together"),
         }
@@ -68,6 +81,7 @@ impl std::error::Error for HeadError {}
 /// A file whose content is in the stream.
 #[derive(Clone, Debug)]
 pub(super) struct FileSpan {
+    pub(super) mode: u32,
     /// End of its path among the paths.
     path_end: usize,
     /// Its bytes in the stream.
@@ -93,13 +107,20 @@ pub struct Manifest {
     aliases: BTreeMap<Vec<u8>, usize>,
     /// Targets of the symbolic links.
     links: BTreeMap<Vec<u8>, Vec<u8>>,
+    held_bytes: u64,
 }
+
+/// Bytes of memory counted for an entry beside its path: as a file, or in the table of further names
+/// or links.
+const ENTRY_BYTES: u64 = 96;
+/// Bytes of memory counted for a node beside its bytes.
+const NODE_BYTES: u64 = 96;
 
 impl Manifest {
     /// The manifest of these nodes, of which `id` is the snapshot.
     ///
     /// Errors: [`HeadError`].
-    fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>) -> Result<Self, HeadError> {
+    fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>, limit: u64) -> Result<Self, HeadError> {
         let node_bytes = |node: &Vec<u8>| (NODE_BEGIN_BYTES + node.len()) as u64;
         let head_bytes = BEGIN_BYTES as u64 + nodes.values().map(node_bytes).sum::<u64>();
         if head_bytes > HEAD_BYTES_MAX {
@@ -114,10 +135,16 @@ impl Manifest {
             files: Vec::new(),
             aliases: BTreeMap::new(),
             links: BTreeMap::new(),
+            held_bytes: nodes.values().map(|node| node.len() as u64 + NODE_BYTES).sum(),
         };
         let mut changes = Difference::new(&nodes, None, id);
         while let Some(change) = changes.poll().map_err(HeadError::Node)? {
             if let Change::Added { path, entry } = change {
+                // Directories count as well: a few nodes can stand for any number of equal ones.
+                manifest.held_bytes += path.len() as u64 + ENTRY_BYTES;
+                if manifest.held_bytes > limit {
+                    return Err(HeadError::Memory { limit });
+                }
                 manifest.add(path, entry.kind)?;
             }
         }
@@ -133,16 +160,18 @@ impl Manifest {
                 let end = end.ok_or(HeadError::TooLong)?;
                 self.paths.extend_from_slice(&path);
                 let (path_end, range) = (self.paths.len(), ByteRange { start, end });
-                self.files.push(FileSpan { path_end, range, content, modified: attributes.modified });
+                let (mode, modified) = (attributes.mode, attributes.modified);
+                self.files.push(FileSpan { mode, path_end, range, content, modified });
                 self.length_bytes = end;
             }
             Kind::HardLink { path: target } => {
-                // A further name of an entry that is no file is refused when it is written.
+                // A further name of another entry is refused when it is written.
                 if let Some(number) = self.find(target.as_bytes()) {
                     self.aliases.insert(path, number);
                 }
             }
             Kind::SymbolicLink { target, .. } => {
+                self.held_bytes += target.as_bytes().len() as u64;
                 self.links.insert(path, target.as_bytes().to_vec());
             }
             Kind::Directory { .. } => {}
@@ -150,24 +179,24 @@ impl Manifest {
         Ok(())
     }
 
-    /// Reads the head at the beginning of `stream`.
+    /// Reads the head at the beginning of `stream`. The manifest takes at most `limit` bytes.
     ///
     /// Errors: the system's; [`HeadError`] with [`io::ErrorKind::InvalidData`].
-    pub fn read_from(stream: &File) -> io::Result<Self> {
+    pub fn read_from(stream: &File, limit: u64) -> io::Result<Self> {
         let invalid = |error: HeadError| io::Error::new(io::ErrorKind::InvalidData, error);
         let Some(bytes) = head_bytes(stream)? else { return Err(invalid(HeadError::Format)) };
-        if bytes > HEAD_BYTES_MAX {
+        if bytes > HEAD_BYTES_MAX.min(limit) {
             return Err(invalid(HeadError::Length { bytes }));
         }
         let mut head = vec![0; bytes as usize];
         stream.read_exact_at(&mut head, 0)?;
-        Self::decode(&head).map_err(invalid)
+        Self::decode(&head, limit).map_err(invalid)
     }
 
-    /// Reads a head.
+    /// Reads a head. The manifest takes at most `limit` bytes.
     ///
     /// Errors: [`HeadError`].
-    pub fn decode(head: &[u8]) -> Result<Self, HeadError> {
+    pub fn decode(head: &[u8], limit: u64) -> Result<Self, HeadError> {
         let told = stated_bytes(head).ok_or(HeadError::Format)?;
         let wrong = HeadError::Length { bytes: told };
         if told != head.len() as u64 || told > HEAD_BYTES_MAX {
@@ -187,7 +216,7 @@ impl Manifest {
         }
         match last {
             Some(id) if rest.is_empty() => {
-                let manifest = Self::new(id, nodes)?;
+                let manifest = Self::new(id, nodes, limit)?;
                 // A head with a node twice has another length than the one that is encoded.
                 if manifest.head_bytes == told { Ok(manifest) } else { Err(wrong) }
             }
@@ -212,37 +241,49 @@ impl Manifest {
     /// Reads a manifest that [`Manifest::save`] wrote; `None` if there is none, or a damaged one,
     /// which is logged.
     ///
-    /// Errors: the system's, with the path.
-    pub fn load(path: &Path) -> io::Result<Option<Self>> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return at(path, Err(error)),
+    /// Errors: the system's; the name leads to a link.
+    pub fn load(folder: &OwnedFd, name: &str, limit: u64) -> io::Result<Option<Self>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file: File = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
+            Ok(file) => file.into(),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return at(Path::new(name), Err(errno)),
         };
-        match Self::read_from(&file) {
+        match Self::read_from(&file, limit) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
             {
-                tracing::warn!("{}: {error}: it is not used", crate::folder::shown(path));
+                tracing::warn!("{name}: {error}: it is not used");
                 Ok(None)
             }
-            Err(error) => at(path, Err(error)),
+            Err(error) => at(Path::new(name), Err(error)),
         }
     }
 
-    /// Writes the manifest to a file, which is replaced at once or not at all.
+    /// Writes the manifest to a file of a folder, which is replaced at once or not at all.
     ///
-    /// Errors: the system's, with the path.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
+    /// Errors: the system's.
+    pub fn save(&self, folder: &OwnedFd, name: &str) -> io::Result<()> {
+        let new = format!("{name}.new");
         let write = || {
-            let mut file = File::create(&new)?;
+            match rustix::fs::unlinkat(folder, new.as_str(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(io::Error::from(errno)),
+            }
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mode = Mode::RUSR | Mode::WUSR;
+            let mut file: File = rustix::fs::openat(folder, new.as_str(), flags, mode)?.into();
             file.write_all(&self.encode())?;
             file.sync_all()?;
-            std::fs::rename(&new, path)
+            Ok(rustix::fs::renameat(folder, new.as_str(), folder, name)?)
         };
-        at(path, write())
+        at(Path::new(name), write())
+    }
+
+    /// Bytes of memory that the manifest takes.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
     }
 
     /// The snapshot's id.
@@ -329,7 +370,7 @@ pub fn head_bytes(stream: &File) -> io::Result<Option<u64>> {
 /// Decodes random bytes as a head, for fuzzing: a head that is read has these bytes or other ones of
 /// the same length. Returns true if it was read.
 pub fn exercise_head(bytes: &[u8]) -> bool {
-    let Ok(manifest) = Manifest::decode(bytes) else { return false };
+    let Ok(manifest) = Manifest::decode(bytes, 1 << 20) else { return false };
     assert_eq!(manifest.encode().len(), bytes.len(), "a head holds each node once");
     true
 }
@@ -346,10 +387,26 @@ pub struct TreeStream {
 }
 
 impl TreeStream {
-    /// Scans a directory.
+    /// Scans a directory to send it. The manifest takes at most `limit` bytes.
     ///
-    /// Errors: an entry cannot be read or goes on changing, with its path; the index cannot be read.
-    pub fn scan(tree: &Tree, index: Option<&Index>) -> io::Result<Self> {
+    /// Errors: an entry cannot be read or goes on changing, with its path; the index cannot be read;
+    /// [`HeadError`].
+    pub fn scan(tree: &Tree, index: Option<&Index>, limit: u64) -> io::Result<Self> {
+        let (stream, problem) = Self::scan_readable(tree, index, limit)?;
+        match problem {
+            None => Ok(stream),
+            Some(problem) => Err(io::Error::other(format!("{problem}: nothing was sent"))),
+        }
+    }
+
+    /// Scans a directory without the entries that cannot be read. Returns a line about them, too.
+    ///
+    /// Errors: see [`TreeStream::scan`].
+    pub fn scan_readable(
+        tree: &Tree,
+        index: Option<&Index>,
+        limit: u64,
+    ) -> io::Result<(Self, Option<String>)> {
         let (mut nodes, mut first) = (BTreeMap::new(), None);
         let mut keep = |hash, node: &[u8]| {
             nodes.entry(hash).or_insert_with(|| node.to_vec());
@@ -358,18 +415,15 @@ impl TreeStream {
             first.get_or_insert_with(|| format!("{}: {problem}", shown_below(tree.path(), path)));
         };
         let snapshot = read(tree, &Filter::default(), index, &mut keep, &mut note)?;
-        if let Some(first) = first {
-            let more = match snapshot.counts.unreadable + snapshot.counts.unsettled {
-                1 => String::new(),
-                entries => format!(", and {} more entries", entries - 1),
-            };
-            return Err(io::Error::other(format!("{first}{more}: nothing was sent")));
-        }
-        let manifest = Manifest::new(snapshot.id, nodes).map_err(io::Error::other)?;
+        let problem = first.map(|first| match snapshot.counts.unreadable + snapshot.counts.unsettled {
+            1 => first,
+            entries => format!("{first}, and {} more entries", entries - 1),
+        });
+        let manifest = Manifest::new(snapshot.id, nodes, limit).map_err(io::Error::other)?;
         let head = manifest.encode();
         let descriptor = tree.descriptor.try_clone()?;
         let folder = Folder::of_descriptor(descriptor, tree.path().to_owned(), Links::Refused);
-        Ok(Self { folder, manifest, head, counts: snapshot.counts })
+        Ok((Self { folder, manifest, head, counts: snapshot.counts }, problem))
     }
 
     /// The manifest.

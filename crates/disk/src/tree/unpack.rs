@@ -9,14 +9,16 @@
 //!
 //! Leaves out: the stream itself ([`super::stream`]). Read [`Unpacker`] first.
 
-use super::stream::{HeadError, Manifest, TreeStream};
+use super::stream::{FileSpan, HeadError, Manifest, TreeStream};
 use super::{Stat, kind_of, name_of, shown_below, stat_of};
 use crate::folder::{Folder, Links, OpenError, at, secrets};
 use crate::partial::named_working;
 use anabranch_pieces::name::is_reserved;
-use anabranch_pieces::{ByteRange, FileHash};
+use anabranch_pieces::{self as pieces, ByteRange, FileHash};
 use anabranch_sets::{Attributes, Change, Difference, Entry, FileTime, Kind, LinkPath};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec, Timestamps};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Timespec, Timestamps,
+};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -71,9 +73,9 @@ impl From<io::Error> for UnpackError {
 
 /// A step that waits until the data of its batch is on disk.
 enum Step {
-    Rename { path: Vec<u8>, directory: Rc<OwnedFd>, working: OsString, replaces: bool },
-    Link { path: Vec<u8>, directory: Rc<OwnedFd>, target: LinkPath },
-    Attributes { directory: Rc<OwnedFd>, attributes: Attributes },
+    Rename { path: Vec<u8>, directory: Rc<OwnedFd>, working: OsString, existing: Existing },
+    Link { path: Vec<u8>, directory: Rc<OwnedFd>, target: LinkPath, existing: Existing },
+    Attributes { path: Vec<u8>, directory: Rc<OwnedFd>, attributes: Attributes },
 }
 
 /// An open directory.
@@ -84,6 +86,7 @@ struct Open {
 }
 
 /// Existing entry of a name.
+#[derive(Copy, Clone, Debug, PartialEq)]
 enum Existing {
     Nothing,
     Is(Stat, FileType),
@@ -97,8 +100,9 @@ pub struct Unpacker<'a> {
     pub manifest: &'a Manifest,
     /// The directory as it was scanned before; `None` if it did not exist.
     pub before: Option<&'a TreeStream>,
-    /// The manifest of the last transfer to this directory.
-    pub last: Option<&'a Manifest>,
+    /// The manifests of the last transfers to this directory: of the last complete one, and of one
+    /// that was broken off.
+    pub last: &'a [Manifest],
     /// Whether entries that another program changed are replaced.
     pub replace: bool,
 }
@@ -107,12 +111,15 @@ pub struct Unpacker<'a> {
 struct Writing<'a> {
     from: &'a Unpacker<'a>,
     root: Folder,
+    /// The root, for its entries.
+    top: Rc<OwnedFd>,
     open: Vec<Open>,
     steps: Vec<Step>,
     batch_directories: usize,
     batch_bytes: u64,
-    /// Paths of the files that conflict; hard links to them are conflicts, too.
-    conflicting: BTreeSet<Vec<u8>>,
+    /// Paths of entries that are not written. Entries below them, and hard links to them, are not
+    /// written either.
+    unwritten: BTreeSet<Vec<u8>>,
     /// A directory whose entries are passed over, because its name conflicts.
     passed_over: Option<Vec<u8>>,
     is_corrupt: bool,
@@ -132,14 +139,18 @@ impl Unpacker<'_> {
         local: &[(ByteRange, usize)],
     ) -> Result<Unpacked, UnpackError> {
         self.copy_renamed(local)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = at(path, rustix::fs::openat(&root, ".", flags, Mode::empty()))?;
+        at(path, make_writable(&top, stat_of(&top).map(|found| Stat::of(&found))))?;
         let mut writing = Writing {
             from: self,
             root: Folder::of_descriptor(root, path.to_owned(), Links::Refused),
+            top: Rc::new(top),
             open: Vec::new(),
             steps: Vec::new(),
             batch_directories: 0,
             batch_bytes: 0,
-            conflicting: BTreeSet::new(),
+            unwritten: BTreeSet::new(),
             passed_over: None,
             is_corrupt: false,
             buffer: vec![0; BUFFER_BYTES],
@@ -211,6 +222,26 @@ fn remove(directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     }
 }
 
+/// Lets this process write into a directory; its own mode is set at the end.
+fn make_writable(directory: &OwnedFd, found: Result<Stat, Errno>) -> Result<(), Errno> {
+    let mode = found?.mode;
+    if mode & OPEN_MODE == OPEN_MODE {
+        return Ok(());
+    }
+    rustix::fs::fchmod(directory, Mode::from_raw_mode(mode | OPEN_MODE))
+}
+
+/// Whether the same unchanged entry has the name as before.
+fn is_as_before(directory: &OwnedFd, name: &OsStr, before: Existing) -> Result<bool, Errno> {
+    Ok(match (before, look(directory, name)?) {
+        (Existing::Nothing, Existing::Nothing) => true,
+        (Existing::Is(before, kind), Existing::Is(now, kind_now)) => {
+            kind == kind_now && before.is_unchanged(&now)
+        }
+        _ => false,
+    })
+}
+
 impl Writing<'_> {
     /// Adds the path to an error.
     fn at<T>(&self, path: &[u8], result: Result<T, impl Into<io::Error>>) -> io::Result<T> {
@@ -222,23 +253,26 @@ impl Writing<'_> {
         if self.done.conflict_paths.len() < CONFLICTS_MAX {
             self.done.conflict_paths.push(shown_below(self.root.path(), path));
         }
-        self.conflicting.insert(path.to_vec());
+        self.unwritten.insert(path.to_vec());
+    }
+
+    /// Whether the entry of a path, or a directory above it, is not written.
+    fn is_unwritten(&self, path: &[u8]) -> bool {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        slashes.chain([path.len()]).any(|end| self.unwritten.contains(&path[..end]))
     }
 
     /// Closes the directories that do not hold `path`.
     fn leave(&mut self, path: &[u8]) {
         let holds = |open: &Open| path.strip_prefix(&*open.path).is_some_and(|rest| rest.starts_with(b"/"));
-        while let Some(Open { descriptor, attributes, .. }) = self.open.pop_if(|last| !holds(last)) {
-            self.steps.push(Step::Attributes { directory: descriptor, attributes });
+        while let Some(Open { path, descriptor, attributes }) = self.open.pop_if(|last| !holds(last)) {
+            self.steps.push(Step::Attributes { path, directory: descriptor, attributes });
         }
     }
 
     /// The directory that holds the entry.
-    fn directory(&mut self) -> io::Result<Rc<OwnedFd>> {
-        match self.open.last() {
-            Some(open) => Ok(Rc::clone(&open.descriptor)),
-            None => Ok(Rc::new(self.root.open_folder(Path::new(""))?)),
-        }
+    fn directory(&self) -> Rc<OwnedFd> {
+        Rc::clone(self.open.last().map_or(&self.top, |open| &open.descriptor))
     }
 
     fn entry(&mut self, path: &[u8], entry: &Entry) -> io::Result<()> {
@@ -262,7 +296,7 @@ impl Writing<'_> {
             );
             return self.at(path, Err(reserved));
         }
-        let directory = self.directory()?;
+        let directory = self.directory();
         let name = OsStr::from_bytes(name_of(path));
         let existing = self.at(path, look(&directory, name))?;
         match &entry.kind {
@@ -285,14 +319,20 @@ impl Writing<'_> {
                 self.at(path, rustix::fs::symlinkat(target, &*directory, &working))?;
                 let (times, flags) = (timestamps(*modified), AtFlags::SYMLINK_NOFOLLOW);
                 self.at(path, rustix::fs::utimensat(&directory, &working, &times, flags))?;
-                self.rename(path, directory, working, &existing);
+                let path = path.to_vec();
+                self.steps.push(Step::Rename { path, directory, working, existing });
                 Ok(())
             }
             Kind::HardLink { path: target } => {
-                if self.conflicting.contains(target.as_bytes()) {
+                // Any other file here may be a secret, or belong to another transfer.
+                if self.from.manifest.find(target.as_bytes()).is_none() {
+                    return self.at(path, Err(io::Error::other("a hard link to an entry that is no file")));
+                }
+                if self.is_unwritten(target.as_bytes()) {
                     self.conflict(path);
                 } else if self.is_named(&existing, target)? || self.may_write(path, &directory, &existing)? {
-                    self.steps.push(Step::Link { path: path.to_vec(), directory, target: target.clone() });
+                    let (path, target) = (path.to_vec(), target.clone());
+                    self.steps.push(Step::Link { path, directory, target, existing });
                 }
                 Ok(())
             }
@@ -329,25 +369,21 @@ impl Writing<'_> {
         Ok((holder, OsStr::from_bytes(name_of(path)).to_owned()))
     }
 
-    fn rename(&mut self, path: &[u8], directory: Rc<OwnedFd>, working: OsString, existing: &Existing) {
-        let replaces = matches!(existing, Existing::Is(..));
-        self.steps.push(Step::Rename { path: path.to_vec(), directory, working, replaces });
-    }
-
     /// Returns true if the existing entry may be replaced. If not, it is noted as a conflict.
     ///
     /// Errors: a secret of ours has the name.
     fn may_write(&mut self, path: &[u8], directory: &OwnedFd, existing: &Existing) -> io::Result<bool> {
-        let Existing::Is(stat, kind) = existing else { return Ok(true) };
-        let may = match kind {
-            FileType::RegularFile => self.from.replace || self.is_as_sent(path, stat),
-            FileType::Symlink => match self.from.last.and_then(|last| last.target(path)) {
-                _ if self.from.replace => true,
-                Some(target) => self.has_target(path, directory, existing, target)?,
-                None => false,
-            },
+        let may = match existing {
+            Existing::Nothing => true,
+            Existing::Is(stat, FileType::RegularFile) => self.from.replace || self.is_as_sent(path, stat),
+            Existing::Is(_, FileType::Symlink) => {
+                let mut targets = self.from.last.iter().filter_map(|last| last.target(path));
+                let is_sent = |target| self.has_target(path, directory, existing, target);
+                self.from.replace
+                    || targets.try_fold(false, |any, target| Ok::<_, io::Error>(any | is_sent(target)?))?
+            }
             // A directory would have to be deleted with everything in it.
-            _ => false,
+            Existing::Is(..) => false,
         };
         if !may {
             self.conflict(path);
@@ -367,10 +403,11 @@ impl Writing<'_> {
         is_same.then_some(file.content)
     }
 
-    /// Returns true if the file has the content that the last transfer gave it.
+    /// Returns true if the file has the content that a transfer gave it, or is to give it.
     fn is_as_sent(&self, path: &[u8], stat: &Stat) -> bool {
-        let sent = self.from.last.and_then(|last| Some(last.file(path)?.content));
-        sent.is_some() && sent == self.content_before(path, stat)
+        let Some(content) = self.content_before(path, stat) else { return false };
+        let sent = self.from.last.iter().chain([self.from.manifest]);
+        sent.filter_map(|manifest| manifest.file(path)).any(|file| file.content == content)
     }
 
     fn enter(
@@ -387,19 +424,26 @@ impl Writing<'_> {
             }
             Existing::Is(_, FileType::Directory) => {}
             Existing::Is(..) => {
+                if !self.may_write(path, directory, &existing)? {
+                    self.passed_over = Some(path.to_vec());
+                    return Ok(());
+                }
+                self.at(path, remove(directory, name))?;
+                self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let opened = match rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve) {
+            // Another file system is mounted there, and scans pass it over.
+            Err(Errno::XDEV) => {
                 self.conflict(path);
                 self.passed_over = Some(path.to_vec());
                 return Ok(());
             }
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let opened = self.at(path, rustix::fs::openat(directory, name, flags, Mode::empty()))?;
-        if let Existing::Is(stat, _) = existing
-            && stat.mode & OPEN_MODE != OPEN_MODE
-        {
-            let mode = Mode::from_raw_mode(stat.mode | OPEN_MODE);
-            self.at(path, rustix::fs::fchmod(&opened, mode))?;
-        }
+            other => self.at(path, other)?,
+        };
+        self.at(path, make_writable(&opened, stat_of(&opened).map(|found| Stat::of(&found))))?;
         self.batch_directories += 1;
         self.open.push(Open { path: path.to_vec(), descriptor: Rc::new(opened), attributes });
         Ok(())
@@ -419,8 +463,7 @@ impl Writing<'_> {
             && is_own
             && self.content_before(path, stat) == Some(content)
         {
-            let has = Attributes { mode: stat.mode, modified: stat.modified };
-            return if has == attributes { Ok(()) } else { self.set_attributes(path, directory, attributes) };
+            return self.set_attributes(path, directory, stat, attributes);
         }
         if !self.may_write(path, directory, &existing)? {
             return Ok(());
@@ -437,6 +480,7 @@ impl Writing<'_> {
         let written = self.copy(&file, range);
         if self.at(path, written)? != content {
             self.is_corrupt = true;
+            self.unwritten.insert(path.to_vec());
             return self.at(path, remove(directory, &working));
         }
         self.at(path, rustix::fs::fchmod(&file, Mode::from_raw_mode(attributes.mode)))?;
@@ -444,7 +488,8 @@ impl Writing<'_> {
         self.done.files += 1;
         self.done.bytes += range.len();
         self.batch_bytes += range.len();
-        self.rename(path, Rc::clone(directory), working, &existing);
+        let (path, directory) = (path.to_vec(), Rc::clone(directory));
+        self.steps.push(Step::Rename { path, directory, working, existing });
         Ok(())
     }
 
@@ -469,8 +514,26 @@ impl Writing<'_> {
         Ok(FileHash(*hasher.finalize().as_bytes()))
     }
 
-    /// Sets the mode and the time of an existing file.
-    fn set_attributes(&self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
+    /// Sets the mode and the time of an existing file with the right content, unless only the
+    /// destination changed them. Without an earlier transfer, other users gain no rights.
+    fn set_attributes(
+        &self,
+        path: &[u8],
+        directory: &OwnedFd,
+        stat: &Stat,
+        attributes: Attributes,
+    ) -> io::Result<()> {
+        let is_sent = |file: &FileSpan| (file.mode, file.modified) == (attributes.mode, attributes.modified);
+        let last = self.from.last.first().and_then(|last| last.file(path));
+        let mode = match last {
+            Some(file) if is_sent(file) => return Ok(()),
+            Some(_) => attributes.mode,
+            None => pieces::Attributes::narrowed(stat.mode, attributes.mode),
+        };
+        let attributes = Attributes { mode, ..attributes };
+        if (Attributes { mode: stat.mode, modified: stat.modified }) == attributes {
+            return Ok(());
+        }
         let name = OsStr::from_bytes(name_of(path));
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = self.at(path, rustix::fs::openat(directory, name, flags, Mode::empty()))?;
@@ -488,32 +551,18 @@ impl Writing<'_> {
     /// Writes the data of the batch to disk, then takes its steps in order.
     fn flush(&mut self) -> io::Result<()> {
         if self.batch_bytes > 0 {
-            let root = self.root.open_folder(Path::new(""))?;
-            self.at(b"", rustix::fs::syncfs(&root))?;
+            self.at(b"", rustix::fs::syncfs(&self.top))?;
         }
         for step in std::mem::take(&mut self.steps) {
             match step {
-                Step::Rename { path, directory, working, replaces } => {
-                    let name = OsStr::from_bytes(name_of(&path));
-                    let renamed = if replaces {
-                        rustix::fs::renameat(&*directory, &working, &*directory, name)
-                    } else {
-                        put(&directory, &working, name)
-                    };
-                    match renamed {
-                        // Another program made an entry of this name meanwhile.
-                        Err(Errno::EXIST) => {
-                            self.at(&path, remove(&directory, &working))?;
-                            self.conflict(&path);
-                        }
-                        other => self.at(&path, other)?,
-                    }
+                Step::Rename { path, directory, working, existing } => {
+                    self.rename(&path, &directory, &working, existing)?;
                 }
-                Step::Link { path, directory, target } => self.link(&path, &directory, &target)?,
-                Step::Attributes { directory, attributes } => {
-                    let mode = Mode::from_raw_mode(attributes.mode);
-                    self.at(b"", rustix::fs::fchmod(&*directory, mode))?;
-                    self.at(b"", rustix::fs::futimens(&*directory, &timestamps(attributes.modified)))?;
+                Step::Link { path, directory, target, existing } => {
+                    self.link(&path, &directory, &target, existing)?;
+                }
+                Step::Attributes { path, directory, attributes } => {
+                    self.set_directory(&path, &directory, attributes)?;
                 }
             }
         }
@@ -521,8 +570,63 @@ impl Writing<'_> {
         Ok(())
     }
 
+    /// Gives a working file its name, unless the name's entry changed since it was looked at.
+    fn rename(
+        &mut self,
+        path: &[u8],
+        directory: &OwnedFd,
+        working: &OsStr,
+        existing: Existing,
+    ) -> io::Result<()> {
+        let name = OsStr::from_bytes(name_of(path));
+        let renamed = match existing {
+            Existing::Nothing => put(directory, working, name),
+            Existing::Is(..) if self.at(path, is_as_before(directory, name, existing))? => {
+                rustix::fs::renameat(directory, working, directory, name)
+            }
+            Existing::Is(..) => Err(Errno::EXIST),
+        };
+        match renamed {
+            Err(Errno::EXIST | Errno::ISDIR | Errno::NOTDIR) => {
+                self.at(path, remove(directory, working))?;
+                self.conflict(path);
+                Ok(())
+            }
+            other => self.at(path, other),
+        }
+    }
+
+    /// Sets the attributes of a directory. One that belongs to another user keeps its own.
+    fn set_directory(&self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
+        let found = Stat::of(&self.at(path, stat_of(directory))?);
+        if (Attributes { mode: found.mode, modified: found.modified }) == attributes {
+            return Ok(());
+        }
+        let set = rustix::fs::fchmod(directory, Mode::from_raw_mode(attributes.mode))
+            .and_then(|()| rustix::fs::futimens(directory, &timestamps(attributes.modified)));
+        match set {
+            Err(errno @ (Errno::PERM | Errno::ACCESS)) => {
+                let path = shown_below(self.root.path(), path);
+                tracing::warn!("{path}: mode and time cannot be set: {errno}");
+                Ok(())
+            }
+            other => self.at(path, other),
+        }
+    }
+
     /// Gives a file of the directory a further name.
-    fn link(&mut self, path: &[u8], directory: &OwnedFd, target: &LinkPath) -> io::Result<()> {
+    fn link(
+        &mut self,
+        path: &[u8],
+        directory: &OwnedFd,
+        target: &LinkPath,
+        existing: Existing,
+    ) -> io::Result<()> {
+        // A rename of this batch may have met a conflict.
+        if self.is_unwritten(target.as_bytes()) {
+            self.conflict(path);
+            return Ok(());
+        }
         let name = OsStr::from_bytes(name_of(path));
         let (holder, target_name) = self.holder(target.as_bytes())?;
         let (found, kind) = match self.at(target.as_bytes(), look(&holder, &target_name))? {
@@ -542,14 +646,14 @@ impl Writing<'_> {
         self.at(path, remove(directory, &working))?;
         let flags = AtFlags::empty();
         self.at(path, rustix::fs::linkat(&holder, &target_name, directory, &working, flags))?;
-        self.at(path, rustix::fs::renameat(directory, &working, directory, name))
+        self.rename(path, directory, &working, existing)
     }
 
     fn finish(mut self, root: Option<Attributes>) -> Result<Unpacked, UnpackError> {
         self.leave(b"");
         if let Some(attributes) = root {
-            let directory = Rc::new(self.root.open_folder(Path::new("")).map_err(io::Error::from)?);
-            self.steps.push(Step::Attributes { directory, attributes });
+            let directory = Rc::clone(&self.top);
+            self.steps.push(Step::Attributes { path: Vec::new(), directory, attributes });
         }
         self.flush()?;
         if self.is_corrupt {

@@ -799,6 +799,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
                     have: vec![range],
                     hash: Some(HASH),
                     attributes: Some(ATTRIBUTES),
+                    arriving: Some(HASH),
                     head_bytes: Some(n / 2),
                 },
                 1 => Report::Ready { run },

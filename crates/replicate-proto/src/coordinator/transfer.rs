@@ -173,6 +173,8 @@ struct Target {
     known: bool,
     /// A finished file that the destination had before this transfer.
     found: Option<FinishedFile>,
+    /// Of a directory: snapshot to which `have` belongs.
+    arriving: Option<FileHash>,
     /// Number of verified bytes to display.
     shown_bytes: u64,
     level: u8,
@@ -336,6 +338,7 @@ impl Target {
             have: Vec::new(),
             known: false,
             found: None,
+            arriving: None,
             shown_bytes: 0,
             level: 0,
             integrity: 0,

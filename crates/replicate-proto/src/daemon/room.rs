@@ -168,6 +168,7 @@ mod tests {
             run: Run { transfer: TransferId(1), attempt: Attempt(1) },
             site: SiteId(0),
             length: 1 << 20,
+            snapshot: None,
             symbol_bytes,
             buffer_packets,
             groups: vec![GroupProgram {

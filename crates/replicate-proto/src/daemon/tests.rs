@@ -22,6 +22,7 @@ fn program(run: Run, path: &str, length: u64) -> Box<SiteProgram> {
         run,
         site: anabranch_units::SiteId(1),
         length,
+        snapshot: None,
         symbol_bytes: 32 << 10,
         buffer_packets: 4,
         groups: vec![GroupProgram {

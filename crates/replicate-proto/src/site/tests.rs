@@ -239,6 +239,7 @@ fn programs(
             run,
             site: SiteId(site),
             length,
+            snapshot: None,
             symbol_bytes,
             buffer_packets: buffer,
             groups: groups.clone(),

@@ -170,6 +170,7 @@ impl World {
                     have: vec![],
                     hash,
                     attributes: None,
+                    arriving: None,
                     head_bytes: None,
                 })
             }
@@ -178,9 +179,15 @@ impl World {
                 let there = disk.finished(&path).map(|bytes| (bytes.len() as u64, file_hash(bytes)));
                 let (length, hash) = there.unzip();
                 JobResult::Answer(match disk.have(&path) {
-                    Ok(have) => {
-                        Report::Inventory { run, length, have, hash, attributes: None, head_bytes: None }
-                    }
+                    Ok(have) => Report::Inventory {
+                        run,
+                        length,
+                        have,
+                        hash,
+                        attributes: None,
+                        arriving: None,
+                        head_bytes: None,
+                    },
                     Err(DiskFull) => failed(run, &path),
                 })
             }

@@ -5,23 +5,23 @@
 //!
 //! Leaves out: the stream and the writing of a directory (`disk::tree`). Read [`Directories`] first.
 
-use super::{Service, lock};
-use anabranch_disk::folder::{Folder, Name};
-use anabranch_disk::partial::FinishError;
+use super::{Service, SharedFile, lock};
+use anabranch_disk::folder::{Folder, Name, at};
+use anabranch_disk::partial::{FinishError, PartialFile, working_name};
 use anabranch_disk::tree::Tree;
 use anabranch_disk::tree::index::Index;
 use anabranch_disk::tree::stream::{Manifest, TreeStream, head_bytes};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked, Unpacker};
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
-use anabranch_replicate_proto::control::{Finish, Report, Run, Submitter, TransferId};
+use anabranch_replicate_proto::control::{Finish, Report, Run, SiteProgram, Submitter, TransferId};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of scanned directories that are kept for their transfers. The oldest is dropped
-/// first, and scanned again when it is needed.
-const KEPT_MAX: usize = 16;
+/// Maximum number of separate ranges that a destination reports of its own files. The shorter ones
+/// are sent again.
+const LOCAL_RANGES_MAX: usize = 32_768;
 /// Conflicts that are named in a message.
 const CONFLICTS_NAMED: usize = 3;
 
@@ -42,13 +42,58 @@ pub(super) struct Directories {
     scanning: Mutex<()>,
 }
 
-/// Adds an entry, and drops the oldest one above [`KEPT_MAX`].
-fn keep<T>(kept: &Mutex<BTreeMap<(TransferId, Name), T>>, key: (TransferId, Name), value: T) {
+/// Adds a directory of `bytes` of memory, and drops the oldest ones above `limit`: they are scanned
+/// again when they are needed.
+fn keep<T: Held>(
+    kept: &Mutex<BTreeMap<(TransferId, Name), T>>,
+    key: (TransferId, Name),
+    value: T,
+    limit: u64,
+) {
     let mut kept = lock(kept);
     kept.insert(key, value);
-    if kept.len() > KEPT_MAX {
+    while kept.len() > 1 && kept.values().map(Held::held_bytes).sum::<u64>() > limit {
         kept.pop_first();
     }
+}
+
+/// Memory of a kept directory.
+trait Held {
+    fn held_bytes(&self) -> u64;
+}
+
+impl Held for Arc<TreeStream> {
+    fn held_bytes(&self) -> u64 {
+        self.manifest().held_bytes()
+    }
+}
+
+impl Held for Arc<Sink> {
+    fn held_bytes(&self) -> u64 {
+        let before = self.before.as_ref().map_or(0, |before| before.manifest().held_bytes());
+        before + size_of_val(&*self.local) as u64
+    }
+}
+
+/// The ranges of a stream that arrived, and those of contents in other files.
+fn with_local(arrived: &RangeSet, local: &[(ByteRange, usize)]) -> RangeSet {
+    let local = local.iter().map(|(range, _)| *range);
+    RangeSet::from_ranges(arrived.ranges().iter().copied().chain(local))
+}
+
+/// The contents of the longest [`LOCAL_RANGES_MAX`] ranges.
+fn longest(local: Vec<(ByteRange, usize)>) -> Vec<(ByteRange, usize)> {
+    let mut ranges = RangeSet::from_ranges(local.iter().map(|(range, _)| *range)).ranges().to_vec();
+    if ranges.len() <= LOCAL_RANGES_MAX {
+        return local;
+    }
+    ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.len()));
+    ranges.truncate(LOCAL_RANGES_MAX);
+    let kept = RangeSet::from_ranges({
+        ranges.sort_unstable();
+        ranges
+    });
+    local.into_iter().filter(|(range, _)| kept.contains(*range)).collect()
 }
 
 /// A source's answer about a directory.
@@ -59,47 +104,58 @@ pub(super) fn source_inventory(run: Run, manifest: &Manifest) -> Report {
         have: Vec::new(),
         hash: Some(FileHash(manifest.id().0)),
         attributes: None,
+        arriving: None,
         head_bytes: Some(manifest.head_bytes()),
     }
 }
 
 impl Directories {
-    /// Scans a directory with its index.
-    ///
-    /// Errors: the system's; an entry that cannot be read, with its path.
-    fn scan(&self, folder: &Folder, name: &Name) -> io::Result<TreeStream> {
+    /// Scans a directory with its index, by `scan`.
+    fn scan<T>(
+        &self,
+        folder: &Folder,
+        name: &Name,
+        scan: impl FnOnce(&Tree, Option<&Index>) -> io::Result<T>,
+    ) -> io::Result<T> {
         let tree = Tree::below(folder, Path::new(name.as_str()))?;
         let root = tree.root()?.expect("a directory has a root");
         // The index is open in one scan at a time.
         let _alone = lock(&self.scanning);
         let index = folder.beside(name, "index").and_then(|path| Index::open(&path, &root));
         let index = index.inspect_err(|error| tracing::warn!("every file is read: {error}")).ok();
-        TreeStream::scan(&tree, index.as_ref())
+        scan(&tree, index.as_ref())
     }
 
-    /// The stream of a source's directory, as its transfer found it first.
+    /// The stream of a source's directory, as its transfer found it first. The manifests of all
+    /// streams take at most `memory_max` bytes together, one of them half.
     ///
     /// Errors: see [`TreeStream::scan`].
     pub(super) fn source(
         &self,
         folder: &Folder,
         name: &Name,
-        transfer: TransferId,
+        run: Run,
+        memory_max: u64,
     ) -> io::Result<Arc<TreeStream>> {
-        let key = (transfer, name.clone());
+        let key = (run.transfer, name.clone());
         if let Some(known) = lock(&self.sources).get(&key) {
             return Ok(Arc::clone(known));
         }
-        let stream = Arc::new(self.scan(folder, name)?);
-        keep(&self.sources, key, Arc::clone(&stream));
+        let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan(tree, index, memory_max / 2);
+        let stream = Arc::new(self.scan(folder, name, scan)?);
+        // A question has no transfer whose end drops it.
+        if !run.is_question() {
+            keep(&self.sources, key, Arc::clone(&stream), memory_max);
+        }
         Ok(stream)
     }
 
     /// The ranges that have arrived, and the ones that the destination's directory has.
     pub(super) fn with_local(&self, transfer: TransferId, name: &Name, arrived: RangeSet) -> RangeSet {
-        let Some(sink) = lock(&self.sinks).get(&(transfer, name.clone())).cloned() else { return arrived };
-        let local = sink.local.iter().map(|(range, _)| *range);
-        RangeSet::from_ranges(arrived.ranges().iter().copied().chain(local))
+        match lock(&self.sinks).get(&(transfer, name.clone())) {
+            Some(sink) => with_local(&arrived, &sink.local),
+            None => arrived,
+        }
     }
 
     /// Drops what belongs to an ended transfer.
@@ -110,6 +166,28 @@ impl Directories {
 }
 
 impl Service {
+    /// The stream of a source's directory.
+    pub(super) fn source_stream(&self, path: &str, run: Run) -> io::Result<Arc<TreeStream>> {
+        let name = self.name(path)?;
+        self.directories.source(&self.config.folder, &name, run, self.config.memory_max)
+    }
+
+    /// The manifest at the beginning of a stream that arrives; `None` if it is not there yet, or of no
+    /// use.
+    fn arriving_manifest(&self, name: &Name, file: &PartialFile) -> io::Result<Option<Manifest>> {
+        let is_whole = |bytes: u64| file.have().contains(ByteRange { start: 0, end: bytes });
+        if !head_bytes(file.data())?.is_some_and(is_whole) {
+            return Ok(None);
+        }
+        match Manifest::read_from(file.data(), self.config.memory_max / 2) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(error) => {
+                tracing::warn!("{name}: {error}");
+                Ok(None)
+            }
+        }
+    }
+
     /// A destination's answer about a directory.
     pub(super) fn inquire_directory(
         &self,
@@ -118,77 +196,107 @@ impl Service {
         submitter: Submitter,
     ) -> io::Result<Report> {
         self.allow(name, submitter)?;
-        let folder = &self.config.folder;
         let key = (run.transfer, name.clone());
         let known = lock(&self.directories.sinks).get(&key).cloned();
         let before = match known {
             Some(sink) => sink.before.clone(),
-            None => match self.directories.scan(folder, name) {
-                Ok(found) => Some(Arc::new(found)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            },
+            None => self.scan_here(name)?,
         };
-        let arrived = match self.existing(name)? {
-            None => RangeSet::default(),
-            Some(file) => {
-                let file = lock(&file);
-                let whole_head = |bytes: u64| file.have().contains(ByteRange { start: 0, end: bytes });
-                let has_head = head_bytes(file.data())?.is_some_and(whole_head);
-                let local = match &before {
-                    Some(before) if has_head => match Manifest::read_from(file.data()) {
-                        Ok(manifest) => before.contents_of(&manifest),
-                        // Of an earlier transfer, or damaged: it is sent again.
-                        Err(error) => {
-                            tracing::warn!("{name}: {error}");
-                            Vec::new()
-                        }
-                    },
-                    _ => Vec::new(),
-                };
-                let have = file.have().clone();
-                drop(file);
-                let sink = Sink { before: before.clone(), local };
-                keep(&self.directories.sinks, key.clone(), Arc::new(sink));
-                self.directories.with_local(run.transfer, name, have)
+        let (mut have, mut arriving, mut local) = (RangeSet::default(), None, Vec::new());
+        if let Some(file) = self.existing_stream(name)? {
+            let file = lock(&file);
+            if let Some(manifest) = self.arriving_manifest(name, &file)? {
+                have = file.have().clone();
+                arriving = Some(FileHash(manifest.id().0));
+                local =
+                    before.as_ref().map_or_else(Vec::new, |before| longest(before.contents_of(&manifest)));
             }
-        };
-        if lock(&self.directories.sinks).get(&key).is_none() {
-            keep(&self.directories.sinks, key, Arc::new(Sink { before: before.clone(), local: Vec::new() }));
         }
         let found = before.as_ref().map(|before| before.manifest());
-        Ok(Report::Inventory {
+        let report = Report::Inventory {
             run,
             length: found.map(Manifest::length_bytes),
-            have: arrived.ranges().to_vec(),
+            have: with_local(&have, &local).ranges().to_vec(),
             hash: found.map(|found| FileHash(found.id().0)),
             attributes: None,
+            arriving,
             head_bytes: None,
+        };
+        keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
+        Ok(report)
+    }
+
+    /// The directory at a destination; `None` if there is none. Entries that cannot be read are left
+    /// out.
+    fn scan_here(&self, name: &Name) -> io::Result<Option<Arc<TreeStream>>> {
+        let limit = self.config.memory_max / 2;
+        let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan_readable(tree, index, limit);
+        match self.directories.scan(&self.config.folder, name, scan) {
+            Ok((found, problem)) => {
+                if let Some(problem) = problem {
+                    tracing::warn!("{problem}: counts as missing here");
+                }
+                Ok(Some(Arc::new(found)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens the stream of a directory for an attempt that sends `arriving_bytes`. Data of another
+    /// snapshot is dropped.
+    pub(super) fn begun_stream(
+        &self,
+        name: &Name,
+        program: &SiteProgram,
+        arriving_bytes: u64,
+    ) -> io::Result<SharedFile> {
+        let open = || {
+            let place = self.config.folder.place(name, true)?;
+            PartialFile::open_stream(place, program.length, arriving_bytes).map(Some)
+        };
+        let shared = self.arriving(name, open)?.expect("opened if it was not");
+        let mut file = lock(&shared);
+        let is_same = match self.arriving_manifest(name, &file)? {
+            Some(manifest) => program.snapshot.is_some_and(|snapshot| snapshot.0 == manifest.id().0),
+            None => file.have().is_empty(),
+        };
+        if !is_same {
+            file.forget()?;
+        }
+        file.resize_stream(program.length, arriving_bytes)?;
+        drop(file);
+        Ok(shared)
+    }
+
+    /// Opens the stream of a directory, if a part of it arrived.
+    fn existing_stream(&self, name: &Name) -> io::Result<Option<SharedFile>> {
+        self.arriving(name, || match self.config.folder.place(name, false) {
+            Ok(place) => PartialFile::open_existing_stream(place),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
         })
     }
 
     /// Writes a directory from its stream.
     pub(super) fn finish_directory(&self, file: &Finish) -> io::Result<Report> {
         let Finish { run, length, hash, .. } = *file;
-        let folder = &self.config.folder;
+        let (folder, memory_max) = (&self.config.folder, self.config.memory_max);
         let name = self.name(&file.path)?;
-        let Some(partial) = self.existing(&name)? else {
+        let missing = |have: &RangeSet| Report::SinkDone { run, have: have.ranges().to_vec() };
+        let Some(partial) = self.existing_stream(&name)? else {
             // The directory was written before, and the answer was lost.
-            let is_there = match self.directories.scan(folder, &name) {
-                Ok(found) => found.manifest().id().0 == hash.0,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-                Err(error) => return Err(error),
-            };
-            let missing = Report::SinkDone { run, have: Vec::new() };
-            return Ok(if is_there { Report::Completed { run } } else { missing });
+            let is_there = self.scan_here(&name)?.is_some_and(|found| found.manifest().id().0 == hash.0);
+            return Ok(if is_there { Report::Completed { run } } else { missing(&RangeSet::default()) });
         };
-        let sink =
-            lock(&self.directories.sinks).get(&(run.transfer, name.clone())).cloned().unwrap_or_default();
-        let path = folder.path_of(&name);
-        let last_path = folder.beside(&name, "sent")?;
         let mut partial = lock(&partial);
+        let sink = lock(&self.directories.sinks).get(&(run.transfer, name.clone())).cloned();
+        // Without the scan every file here would count as changed: the next inquiry makes one.
+        let Some(sink) = sink else { return Ok(missing(partial.have())) };
+        let place = folder.place(&name, true)?;
+        let [sent, sending] = ["sent", "sending"].map(|ending| working_name(&place, ending));
         let written = partial.finish_directory(length, |stream| {
-            let manifest = match Manifest::read_from(stream) {
+            let manifest = match Manifest::read_from(stream, memory_max / 2) {
                 Ok(manifest) if manifest.id().0 == hash.0 => manifest,
                 Ok(_) => return Err(UnpackError::Corrupt),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -197,37 +305,36 @@ impl Service {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let last = Manifest::load(&last_path)?;
+            let mut last = Vec::new();
+            for name in [&sent, &sending] {
+                last.extend(Manifest::load(place.folder(), name, memory_max / 2)?);
+            }
+            // After a kill, files that this transfer wrote are not taken for another program's.
+            manifest.save(place.folder(), &sending)?;
             let unpacker = Unpacker {
                 stream,
                 manifest: &manifest,
                 before: sink.before.as_deref(),
-                last: last.as_ref(),
+                last: &last,
                 replace: file.replace,
             };
-            let done = unpacker.run(folder.make_folder(&name)?, &path, &sink.local)?;
-            manifest.save(&last_path)?;
+            let done = unpacker.run(folder.make_folder(&name)?, place.path(), &sink.local)?;
+            let renamed = rustix::fs::renameat(place.folder(), &*sending, place.folder(), &*sent);
+            at(place.path(), renamed)?;
             Ok(done)
         });
         drop(partial);
         match written {
-            Ok(Unpacked { files, bytes, conflicts, conflict_paths }) => {
+            Ok(done) => {
                 lock(&self.files).remove(&name);
                 self.directories.forget(run.transfer);
                 self.config.metrics.note_file(run.transfer, length);
-                let transfer = run.transfer.0;
+                let (transfer, Unpacked { files, bytes, conflicts, .. }) = (run.transfer.0, &done);
                 tracing::info!(transfer, files, bytes, conflicts, "{name}/ is here, verified");
-                if conflicts == 0 {
+                if *conflicts == 0 {
                     return Ok(Report::Completed { run });
                 }
-                let named =
-                    conflict_paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
-                let more = conflicts.saturating_sub(CONFLICTS_NAMED as u64);
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                let reason = format!(
-                    "{named}{more}: changed here by another program, and left; the rest is written: --replace replaces"
-                );
-                Err(io::Error::new(io::ErrorKind::AlreadyExists, reason))
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, conflict_line(&done)))
             }
             Err(FinishError::Mismatch { have }) => {
                 // A file that was there may have changed: the next inquiry looks again.
@@ -237,4 +344,14 @@ impl Service {
             Err(FinishError::Io(error)) => Err(error),
         }
     }
+}
+
+/// Line about the entries that were left.
+fn conflict_line(done: &Unpacked) -> String {
+    let named = done.conflict_paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let more = done.conflicts.saturating_sub(CONFLICTS_NAMED as u64);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "{named}{more}: changed here by another program, and left; the rest is written: --replace replaces files and links"
+    )
 }

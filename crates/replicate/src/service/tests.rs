@@ -120,6 +120,7 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
         run: RUN,
         site: SiteId(site as u16),
         length,
+        snapshot: None,
         symbol_bytes: 32 << 10,
         buffer_packets: 4,
         groups: vec![GroupProgram {

@@ -194,6 +194,7 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                             have: vec![],
                             hash: None,
                             attributes: None,
+                            arriving: None,
                             head_bytes: None,
                         }]
                     }

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::tree::tests::{folder, write};
+use anabranch_sets::{Attributes, Builder, Entry, Name, Snapshot, Target};
 use proptest::prelude::*;
 
 fn scanned(path: &Path) -> TreeStream {
-    TreeStream::scan(&Tree::open(path).expect("it is there"), None).expect("it can be read")
+    let tree = Tree::open(path).expect("it is there");
+    TreeStream::scan(&tree, None, u64::MAX).expect("it can be read")
 }
 
 #[test]
@@ -20,7 +22,7 @@ fn ranges_of_a_stream_join_to_its_contents() {
     let whole = stream.read(ByteRange { start: 0, end: manifest.length_bytes() }).expect("it can be read");
     let head = manifest.head_bytes() as usize;
     assert_eq!(&whole[head..], b"onetwo");
-    assert_eq!(Manifest::decode(&whole[..head]).expect("a head").id(), manifest.id());
+    assert_eq!(Manifest::decode(&whole[..head], u64::MAX).expect("a head").id(), manifest.id());
     for start in 0..whole.len() {
         for end in start..whole.len() {
             let range = ByteRange { start: start as u64, end: end as u64 };
@@ -42,6 +44,32 @@ fn changed_file_is_refused_by_name() {
     assert!(refused.contains("/x: changed while it was read"), "{refused}");
 }
 
+/// A few nodes can stand for any number of entries.
+#[test]
+fn nodes_that_multiply_are_refused_within_the_limit() {
+    let attributes = Attributes { mode: 0o755, modified: FileTime::new(0, 0).expect("a time") };
+    let (mut nodes, mut last, mut below) = (BTreeMap::new(), Vec::new(), None);
+    for _ in 0..8 {
+        let mut keep = |hash, node: &[u8]| {
+            last = node.to_vec();
+            nodes.insert(hash, last.clone());
+        };
+        let mut builder = Builder::new();
+        for number in 100..200 {
+            let name = Name::new(format!("{number}").as_bytes()).expect("a name");
+            let (modified, target) = (attributes.modified, Target::new(b"x").expect("a target"));
+            let link = Kind::SymbolicLink { modified, target };
+            let kind = below.map_or(link, |tree| Kind::Directory { attributes, tree });
+            builder.add(&Entry { name, kind }, &mut keep).expect("in order");
+        }
+        builder.finish(Some(attributes), &mut keep).expect("right modes");
+        below = Some(Snapshot::decode(&last).expect("it was made here").tree);
+    }
+    let id = hash(&last);
+    let refused = Manifest::new(id, nodes, 1 << 20).expect_err("it has 100^8 entries");
+    assert_eq!(refused, HeadError::Memory { limit: 1 << 20 });
+}
+
 proptest! {
     /// A head comes from another site.
     #[test]
@@ -54,9 +82,9 @@ proptest! {
         let (id, head) = (stream.manifest().id(), stream.manifest().encode());
         let mut flipped = head.clone();
         flipped[at.index(head.len())] ^= 1 << bit;
-        // A change of the last node gives another snapshot.
-        prop_assert!(Manifest::decode(&flipped).map_or(true, |other| other.id() != id));
-        prop_assert!(Manifest::decode(&head[..cut.index(head.len())]).is_err());
+        // A flipped bit of the last node may leave a right head of another snapshot.
+        prop_assert!(Manifest::decode(&flipped, u64::MAX).map_or(true, |other| other.id() != id));
+        prop_assert!(Manifest::decode(&head[..cut.index(head.len())], u64::MAX).is_err());
         exercise_head(&flipped);
     }
 }

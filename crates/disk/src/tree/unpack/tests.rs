@@ -3,11 +3,13 @@
 use super::*;
 use crate::tree::Tree;
 use crate::tree::tests::{folder, write};
+use anabranch_sets::{Builder, Name};
 use anabranch_units::{RandomStream, Seed};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 fn scanned(path: &Path) -> TreeStream {
-    TreeStream::scan(&Tree::open(path).expect("it is there"), None).expect("it can be read")
+    let tree = Tree::open(path).expect("it is there");
+    TreeStream::scan(&tree, None, u64::MAX).expect("it can be read")
 }
 
 /// Writes `to` from the directory `from`, with `last` as the last transfer. Only what `to` lacks is
@@ -30,8 +32,10 @@ fn send(
     let sent = all.len() - local.iter().map(|(range, _)| range.len()).sum::<u64>();
     let stream = tempfile::tempfile().expect("a temporary file");
     stream.write_all_at(&bytes, 0).expect("it can be written");
-    let manifest = Manifest::read_from(&stream).expect("a head");
-    let unpacker = Unpacker { stream: &stream, manifest: &manifest, before: Some(&before), last, replace };
+    let manifest = Manifest::read_from(&stream, u64::MAX).expect("a head");
+    let last: Vec<Manifest> = last.cloned().into_iter().collect();
+    let unpacker =
+        Unpacker { stream: &stream, manifest: &manifest, before: Some(&before), last: &last, replace };
     let root = std::fs::File::open(to).expect("it is there").into();
     let done = unpacker.run(root, to, &local);
     (done, manifest, sent - source.manifest().head_bytes())
@@ -195,9 +199,55 @@ fn corrupt_content_gets_no_name() {
     stream.write_all_at(&bytes, 0).expect("it can be written");
     std::fs::create_dir(&to).expect("ours");
     let unpacker =
-        Unpacker { stream: &stream, manifest: source.manifest(), before: None, last: None, replace: false };
+        Unpacker { stream: &stream, manifest: source.manifest(), before: None, last: &[], replace: false };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Corrupt)), "{done:?}");
     let names: Vec<_> = std::fs::read_dir(&to).expect("there").flatten().map(|e| e.file_name()).collect();
     assert_eq!(names, ["good"]);
+}
+
+#[test]
+fn hard_link_to_unlisted_file_is_refused() {
+    let root = folder();
+    let to = root.path().join("to");
+    write(&to, "secret", "of the destination");
+    let mut nodes = Vec::new();
+    let mut keep = |_, node: &[u8]| nodes.push(node.to_vec());
+    let mut builder = Builder::new();
+    let path = LinkPath::new(b"secret").expect("a path");
+    let name = Name::new(b"z").expect("a name");
+    builder.add(&Entry { name, kind: Kind::HardLink { path } }, &mut keep).expect("in order");
+    builder.finish(None, &mut keep).expect("no mode");
+    let mut head = b"anatree\x01".to_vec();
+    let bytes = 16 + nodes.iter().map(|node| 4 + node.len()).sum::<usize>();
+    head.extend_from_slice(&(bytes as u64).to_le_bytes());
+    for node in &nodes {
+        head.extend_from_slice(&(node.len() as u32).to_le_bytes());
+        head.extend_from_slice(node);
+    }
+    let manifest = Manifest::decode(&head, u64::MAX).expect("a head");
+    let stream = tempfile::tempfile().expect("a temporary file");
+    let unpacker = Unpacker { stream: &stream, manifest: &manifest, before: None, last: &[], replace: true };
+    let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
+    assert!(matches!(done, Err(UnpackError::Io(_))), "{done:?}");
+    assert!(!to.join("z").exists());
+}
+
+#[test]
+fn rights_that_a_destination_took_away_stay_away() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "x", "content");
+    let (_, last, _) = send(&from, &to, None, false);
+    let mode = |path: &Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    set(&to.join("x"), 0o600);
+    write(&from, "y", "new");
+    let (done, last, _) = send(&from, &to, Some(&last), false);
+    assert_eq!((done.expect("written").conflicts, mode(&to.join("x"))), (0, 0o600));
+    set(&from.join("x"), 0o755);
+    let (done, ..) = send(&from, &to, Some(&last), false);
+    assert_eq!((done.expect("written").conflicts, mode(&to.join("x"))), (0, 0o755));
 }

@@ -77,6 +77,7 @@ impl World {
                         have,
                         hash: None,
                         attributes: None,
+                        arriving: None,
                         head_bytes: None,
                     }
                 }

@@ -61,10 +61,42 @@ fn head_is_not_sent_twice_after_a_failure() {
     let request = directory_request(&mut w, &[3]);
     w.sites[3].other = Some((500, FileHash([9; 32])));
     w.sites[3].have = vec![range(0, HEAD), range(300_000, 400_000)];
+    w.sites[3].arriving = Some(HASH);
     w.sites[3].local = vec![range(400_000, LENGTH)];
     let id = w.submit(request);
     assert_eq!(works(&mut w, id), [[range(HEAD, 300_000)]]);
     assert_eq!(w.outcome(id), Some(Outcome::Done));
+}
+
+/// An earlier transfer of the directory, as it was then, left its head and other ranges.
+#[test]
+fn ranges_of_another_snapshot_count_for_nothing() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3]);
+    w.sites[3].have = vec![range(0, LENGTH - 1)];
+    w.sites[3].arriving = Some(FileHash([9; 32]));
+    w.sites[3].local = vec![range(400_000, LENGTH)];
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [whole()]);
+    assert_eq!(w.outcome(id), Some(Outcome::Done));
+}
+
+#[test]
+fn site_that_loses_every_head_is_given_up() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3]);
+    w.sites[3].other = Some((500, FileHash([9; 32])));
+    w.sites[3].local = vec![range(400_000, LENGTH)];
+    let id = w.submit(request);
+    while w.outcome(id).is_none() {
+        w.tick();
+        if w.sites[3].program.is_none() {
+            w.sites[3].have.clear();
+        }
+    }
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!(status.outcome, Some(Outcome::Failed));
+    assert!(status.attempts < 40, "{} attempts", status.attempts);
 }
 
 #[test]

@@ -156,7 +156,15 @@ fn late_answer_to_an_earlier_controllers_question_is_ignored() {
     assert_ne!(earlier, id);
     let report = |id, bytes| {
         let (run, length) = (Run::of_question(id), Some(bytes));
-        Report::Inventory { run, length, have: vec![], hash: None, attributes: None, head_bytes: None }
+        Report::Inventory {
+            run,
+            length,
+            have: vec![],
+            hash: None,
+            attributes: None,
+            arriving: None,
+            head_bytes: None,
+        }
     };
     coordinator.handle_report(now, SiteId(0), report(earlier, 1));
     assert_eq!(coordinator.poll_answer(), None);

@@ -172,6 +172,8 @@ pub(super) struct FakeSite {
     pub(super) other: Option<(u64, FileHash)>,
     /// Ranges that the site has in other files, once it has the head of a directory's stream.
     pub(super) local: Vec<ByteRange>,
+    /// Snapshot of the directory's stream to which its ranges belong.
+    pub(super) arriving: Option<FileHash>,
     pub(super) program: Option<SiteProgram>,
     /// At a source: whether every hop of its program was connected.
     pub(super) connected: bool,
@@ -330,6 +332,7 @@ impl World {
             return;
         }
         if let (Command::Inquire { is_source: false, .. }, Some(head)) = (&command, head_bytes)
+            && s.arriving == Some(HASH)
             && ranges::missing(&s.have, head).is_empty()
         {
             s.have = ranges::normal(&[&s.have[..], &s.local[..]].concat(), length);
@@ -343,6 +346,7 @@ impl World {
                     have: vec![],
                     hash,
                     attributes: Some(ATTRIBUTES),
+                    arriving: None,
                     head_bytes,
                 }
             }
@@ -352,6 +356,7 @@ impl World {
                 have: s.have.clone(),
                 hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
                 attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
+                arriving: s.arriving,
                 head_bytes: None,
             },
             Command::Install { program }
@@ -385,6 +390,9 @@ impl World {
             }
             Command::Install { program } => {
                 let run = program.run;
+                if program.snapshot.is_some() && s.arriving != program.snapshot {
+                    (s.have, s.arriving) = (vec![], program.snapshot);
+                }
                 s.program = Some(*program);
                 (s.connected, s.sink_told, s.source_told, s.corrupt_told, s.hop_told) =
                     (false, false, false, false, false);

@@ -21,6 +21,13 @@ use std::collections::BTreeMap;
 /// Size of a file for shares of links, which do not depend on it.
 const ANY_SIZE: ByteCount = ByteCount::new(1 << 30);
 
+/// The ranges that a site reports, and the snapshot to which they belong.
+struct InventoryRanges {
+    have: Vec<ByteRange>,
+    /// `None` for a file.
+    arriving: Option<FileHash>,
+}
+
 impl Transfer {
     pub(in crate::coordinator) fn submitted(&mut self, cx: &mut Context<'_>) {
         self.event(cx, EventKind::Submitted);
@@ -132,12 +139,13 @@ impl Transfer {
             return;
         }
         match report {
-            Report::Inventory { length, have, hash, attributes, head_bytes, .. } => {
+            Report::Inventory { length, have, hash, attributes, arriving, head_bytes, .. } => {
                 if site == self.request.source {
                     self.attributes = attributes;
                     self.head_bytes = head_bytes.filter(|_| self.request.is_directory());
                 }
-                self.handle_inventory(cx, site, run, (length, hash, attributes), &have)
+                let have = InventoryRanges { have, arriving };
+                self.handle_inventory(cx, site, run, (length, hash, attributes), have)
             }
             Report::Ready { .. } => {
                 if let Phase::Installing { attempt, waiting, .. } = &mut self.phase
@@ -266,7 +274,7 @@ impl Transfer {
         site: SiteId,
         run: Run,
         (length, hash, attributes): (Option<u64>, Option<FileHash>, Option<Attributes>),
-        have: &[ByteRange],
+        InventoryRanges { have, arriving }: InventoryRanges,
     ) {
         let source = self.request.source;
         match &mut self.phase {
@@ -309,7 +317,8 @@ impl Transfer {
         } else if let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) {
             d.leftover.get_or_insert(!have.is_empty());
             // The source's length may not be known yet; the ranges are truncated when it is.
-            d.set_have(have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
+            d.set_have(&have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
+            d.arriving = arriving;
             let mode = attributes.map(|found| found.mode);
             d.found = length.zip(hash).map(|(length, hash)| FinishedFile { length, hash, mode });
         }

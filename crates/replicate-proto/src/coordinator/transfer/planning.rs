@@ -156,6 +156,10 @@ impl Transfer {
                 found.length != length || hash.is_some_and(|hash| found.hash != hash)
             };
             let has_other = d.found.take_if(is_other).is_some();
+            // Data of another snapshot is of no use here, and the site drops it.
+            if self.request.is_directory() && d.arriving != hash {
+                d.have.clear();
+            }
             d.have = ranges::normal(&d.have, length);
             if has_other {
                 others.push(d.site);

@@ -99,6 +99,7 @@ impl Transfer {
         let attempted = AttemptFacts {
             run,
             length,
+            snapshot: self.hash.filter(|_| self.request.is_directory()),
             source_path: &self.request.source_path,
             path: &|site| {
                 destination(site).expect("usable() refuses a sink that is no destination").path.clone()

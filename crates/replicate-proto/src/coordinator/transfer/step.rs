@@ -296,6 +296,8 @@ impl Transfer {
         let missing: Vec<_> = self.destinations.iter().filter(unfinished).map(|d| cx.name(d.site)).collect();
         let has_head = |d: &Target| r.end_bytes < length.unwrap_or(0) && d.missing(r.end_bytes).is_empty();
         if self.destinations.iter().filter(unfinished).all(has_head) {
+            // A site that loses its head each time comes to the limit of attempts without progress.
+            self.idle_attempts += u32::from(!missing.is_empty());
             self.remove_attempt(cx);
             self.phase = Phase::Idle;
         } else if r.audit.is_some() {
