@@ -367,7 +367,8 @@ impl Networks {
         self.expect_decided(now);
     }
 
-    /// Expects the networks of the last decision that are not connected.
+    /// Marks the absent networks of the last decision as expected: each has the silence timeout to
+    /// join again.
     fn expect_decided(&mut self, now: Instant) {
         let decision = self.replica.known();
         let placed = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);

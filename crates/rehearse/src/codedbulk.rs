@@ -163,9 +163,9 @@ pub struct TransferRow {
 /// The conditions and the quality of a measurement.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct MeasurementConditions {
-    /// Time between the last transfer's start and the window.
+    /// Time between the last transfer's start and the measurement window, in seconds.
     pub warm_up_s: u64,
-    /// Length of the window.
+    /// Length of the measurement window in seconds.
     pub window_s: f64,
     /// Congestion control on every hop, by the kernel's name.
     pub congestion_control: String,

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn first_segment_is_delayed_second_acknowledged_at_once() {
+    fn only_the_second_segment_is_acknowledged_immediately() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &data(0, MSS));
         assert_eq!(half.ack_at(), Some(Instant::ZERO + Duration::from_ms(40)));

@@ -40,8 +40,8 @@ pub struct Args {
     /// Target of a part's duration, from 50 ms to the segment's.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     part: Duration,
-    /// Number published segments by the media's own time, as another source of the same encoder
-    /// does. The time must never fall.
+    /// Derive segment numbers from the media's timestamps, so that two sources of the same encoder
+    /// publish equal numbers. Timestamps must never decrease.
     #[arg(long)]
     shared_timeline: bool,
     /// Segments that a playlist lists.

@@ -65,7 +65,7 @@ fn a_link_in_the_folder_is_not_followed() {
 
 /// #17: a pipe as source held a thread, and with it the daemon, for ever.
 #[test]
-fn what_is_no_plain_file_is_refused_at_once() {
+fn pipes_sockets_and_devices_are_refused_without_blocking() {
     let (all, folder) = world(Links::Refused);
     let served = all.path().join("served");
     let pipe = std::process::Command::new("mkfifo").arg(served.join("pipe")).status();

@@ -104,7 +104,7 @@ fn a_file_is_here_in_at_most_so_many_pieces() {
 }
 
 #[test]
-fn a_file_that_is_not_the_sources_gets_no_name() {
+fn file_with_wrong_hash_is_not_renamed_into_place() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("c.bin");
     let mut file = open(&path, 10).expect("opens");

@@ -224,9 +224,9 @@ const PROBE: Phase = Phase::Probe { measures: 0 };
 #[derive(Clone, Debug)]
 pub(super) struct OverflowEstimator {
     phase: Phase,
-    /// Start of the measurements of this phase. `began` holds the start and the initial totals of
-    /// the current measurement.
+    /// Start of the measurements of this phase.
     measures_from: Instant,
+    /// Start and initial totals of the current measurement.
     began: Option<(Instant, Totals)>,
     /// Loss rate while the link does not overflow.
     path_loss: f64,
@@ -236,29 +236,33 @@ pub(super) struct OverflowEstimator {
     /// Moving average of the loss rate while the servers are granted less than the link carries.
     drained_loss: f64,
     /// Highest rates in bytes per second: since the last probe, and in the period before that
-    /// probe. `last` is the last measured rate.
+    /// probe.
     rates: [f64; 2],
+    /// Last measured rate in bytes per second.
     last: f64,
     several: MeasurementGroup,
     probe_more: f64,
     /// Current interval between probes.
     wait: Duration,
-    /// Start of the current division of the link. After competing flows were found, the link is not
-    /// divided until `rests_until`; `rest` is the length of that pause.
+    /// Time since which the client has divided the link's rate among the servers.
     held_from: Instant,
     /// Time of the last cut of the rate.
     cut_at: Option<Instant>,
+    /// End of the pause after competing flows were detected. In this pause, each server finds its
+    /// own rate.
     rests_until: Instant,
+    /// Length of that pause.
     rest: Duration,
     servers: usize,
-    /// Whether servers have begun as one. `start` is the state of that common start while it lasts.
+    /// Whether servers have begun with a common start.
     has_begun: bool,
+    /// State of the common start while it lasts.
     start: Option<Start>,
     /// Recent maximum of the total rate in bytes per second, which fades with each measurement.
     carried: f64,
-    /// Highest packet rate so far that two successive measurements confirmed. `last_packets_per_s`
-    /// is the last measured rate.
+    /// Highest packet rate so far that two successive measurements confirmed.
     most_packets_per_s: f64,
+    /// Last measured packet rate.
     last_packets_per_s: f64,
 }
 

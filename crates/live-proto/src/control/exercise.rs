@@ -10,7 +10,7 @@ use crate::{Link, Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 use serde::{Deserialize, Serialize};
 
-/// Most lines of an input that are read.
+/// Maximum number of input lines that are read.
 const LINES_MAX: usize = 2_000;
 /// The node that receives the messages, a reflector. Sources are 0 and 1, edges are 4 and 5.
 const NODE: NodeId = NodeId(2);

@@ -27,8 +27,9 @@ pub struct PackagerConfig {
     /// Base of the dates of segments: the date of the epoch on a shared timeline, or of
     /// [`Instant::ZERO`] on an own timeline. `None` for playlists without dates.
     pub date: Option<DateTime>,
-    /// Last numbers of the previous source. On an own timeline the new source continues with the
-    /// next number and a discontinuity. A shared timeline determines the numbers itself.
+    /// Last segment number and discontinuity count of the previous source. With [`Timeline::Own`],
+    /// the new source continues after them and marks a discontinuity. [`Timeline::Shared`] ignores
+    /// them, because the media's time determines the segment numbers.
     pub predecessor: Option<Predecessor>,
 }
 

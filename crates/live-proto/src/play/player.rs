@@ -469,7 +469,8 @@ impl Player {
         }
     }
 
-    /// Aborts the requests that have no head yet, as the player leaves their edge.
+    /// Aborts the requests whose response headers have not arrived, because the player is leaving
+    /// the edge.
     fn leave_edge(&mut self) {
         self.is_listing_current = false;
         for slot in [&mut self.playlist, &mut self.media] {

@@ -189,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn control_without_marks_equals_its_base(steps in steps(), which in 0..PAIRS.len()) {
+        fn retcp_without_circuit_marks_behaves_as_its_base_algorithm(steps in steps(), which in 0..PAIRS.len()) {
             let (with_jumps, base) = PAIRS[which];
             let (mut ours, mut base) = (Sender::new(with_jumps), Sender::new(base));
             for (number, (step, _)) in steps.iter().enumerate() {

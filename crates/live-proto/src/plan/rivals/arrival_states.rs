@@ -72,7 +72,8 @@ impl ArrivalStates {
         asks_again
     }
 
-    /// The program of the current requests.
+    /// Planner input (the integer program of Figure 4.8) for the bitrates that viewers currently
+    /// request.
     pub(super) fn program(&self, window: &Window<'_>) -> Program {
         let now =
             self.all.iter().filter_map(|ask| ask.object().map(|object| Arrival { object, ..ask.arrival }));
