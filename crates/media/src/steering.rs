@@ -21,14 +21,15 @@ use std::fmt;
 
 /// Default time to live of a steering manifest, in seconds (HLS, section 7.1; DASH has the same).
 pub const TTL_S: u32 = 300;
-/// Most preferred pathways of a steering manifest, and most pathways that are read from a player's
-/// query.
+/// Maximum number of preferred pathways of a steering manifest, and of pathways that are read from
+/// a player's query.
 pub const PATHWAYS_MAX: usize = 6;
 /// Longest name of a pathway, a location or a provider.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Longest query: the parameters of the viewer and of the player, and [`OTHERS_BYTES_MAX`].
 pub const QUERY_BYTES_MAX: usize = 4_096;
-/// Most bytes of the parameters for other servers in a query, such as tokens and signatures.
+/// Maximum number of bytes of the parameters for other servers in a query, such as tokens and
+/// signatures.
 pub const OTHERS_BYTES_MAX: usize = 2_048;
 /// Parameter that contains a player's report (CTA-5004).
 const REPORT_PARAMETER: &str = "CMCD";

@@ -50,7 +50,7 @@ pub struct Args {
     /// Memory for the media of each rendition.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     window: u64,
-    /// Most renditions of all channels.
+    /// Maximum number of renditions of all channels.
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     renditions: u64,
     /// Seconds without a byte after which a publisher is disconnected, and a stream without one

@@ -17,7 +17,8 @@
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most transfers of one parent that are observed. Of further transfers only the bytes are counted.
+/// Maximum number of transfers of one parent that are observed. Of further transfers, only the
+/// bytes are counted.
 pub const TRANSFERS_MAX: usize = 4_096;
 /// Rate of a transfer, in percent of its stream's bitrate, below which the transfer is slow. The
 /// margin above 100 % is for playback, which needs the whole bitrate.

@@ -65,10 +65,11 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// A message to a parent. Messages of a later life replace all state of earlier lives.
+/// A message to a parent. Messages of a later incarnation of the child replace all state of earlier
+/// incarnations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToParent {
-    /// Life of the child's process. A later life has a higher number.
+    /// Incarnation number of the child's process. It grows with each restart.
     pub life: u64,
     /// Body of the message.
     pub body: ChildMessage,
@@ -114,7 +115,7 @@ pub enum ChildMessage {
 /// A message to a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToChild {
-    /// Life of the parent's process. A later life has a higher number.
+    /// Incarnation number of the parent's process. It grows with each restart.
     pub life: u64,
     /// Body of the message.
     pub body: ParentMessage,
@@ -151,7 +152,7 @@ pub enum ParentMessage {
 /// State of a node, sent to the controller every period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Life of the node's process.
+    /// Incarnation number of the node's process. It grows with each restart.
     pub life: u64,
     /// Version of the installed central entries.
     pub version: Version,

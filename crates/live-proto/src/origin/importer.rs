@@ -23,11 +23,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Most steps that wait for the origin.
+/// Maximum number of steps that wait for the origin.
 const STEPS_MAX: usize = 1_024;
 /// Number of segments before the end of the first playlist at which the import begins.
 const BEGIN_BEFORE_END: usize = 3;
-/// Most segments by which a stale copy of the playlist is behind the newest playlist.
+/// Maximum number of segments by which a stale copy of the playlist is behind the newest playlist.
 const STALE_SEGMENTS_MAX: u64 = 3;
 /// Number of target durations for which playlists may be behind, before the origin counts as
 /// restarted.

@@ -9,9 +9,9 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Most segments that a window holds.
+/// Maximum number of segments that a window holds.
 pub const WINDOW_SEGMENTS_MAX: usize = 1_024;
-/// Most parts of one segment. Further parts are joined to the last part.
+/// Maximum number of parts of one segment. Further parts are joined to the last part.
 pub const PARTS_PER_SEGMENT_MAX: usize = 1_024;
 
 /// Longest duration of a segment: twice the longest target, and a reserve. A longer segment becomes

@@ -11,8 +11,8 @@ use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 pub(super) const QUICK_ROUNDS: u32 = 2;
 /// Smallest gain of a move, per Mbit/s, as a share of the largest worth.
 const GAIN_MIN: f64 = 1e-13;
-/// Most moves in one search that open a reflector. The bound is needed, as the next move may close
-/// the reflector again.
+/// Maximum number of moves in one search that open a reflector. The bound is needed, because the
+/// next move may close the reflector again.
 const REFLECTORS_OPENED_MAX: u32 = 3;
 /// Share of a closed edge's gain that is counted towards opening a reflector. It is below 1, as the
 /// edges of one reflector compete for the same groups.

@@ -24,9 +24,9 @@ use tokio::time::timeout;
 const HEAD_TIME: Duration = Duration::from_secs(20);
 /// Longest time without a byte of a body.
 const SILENCE_TIME: Duration = Duration::from_secs(10);
-/// Most redirects that one request follows.
+/// Maximum number of redirects that one request follows.
 const REDIRECTS_MAX: usize = 3;
-/// Most known servers besides the configured one.
+/// Maximum number of known servers besides the configured one.
 const SERVERS_MAX: usize = 16;
 
 /// Reason why a request to an origin has failed.
