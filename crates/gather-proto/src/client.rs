@@ -546,7 +546,7 @@ impl<S: Symbol> Client<S> {
             let is_shared = left.len() > 1;
             let left = self.asked_of(left);
             // The server with the fewest pulls is preferred; among equals, the fastest. A server
-            // without a measured rate ranks first among equals, as it may be the fastest.
+            // without a measured rate ranks first among equals, because it may be the fastest.
             let load = |server: &&ServerId| {
                 let server = &self.servers[server.0 as usize];
                 (server.pulls, server.rate_bytes_per_s.map_or(0, |rate| u64::MAX - rate as u64))

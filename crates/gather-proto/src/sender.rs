@@ -323,7 +323,7 @@ impl<S: Symbol> Sender<S> {
         self.is_over
     }
 
-    /// The next generation whose blocks must be supplied, as they will be sent soon. Each
+    /// The next generation whose blocks must be supplied, because they will be sent soon. Each
     /// generation is returned once.
     pub fn poll_wanted(&mut self) -> Option<u32> {
         let next = self.base + self.open.len() as u32;

@@ -613,7 +613,7 @@ async fn report(shared: Arc<Shared>, mut due: mpsc::Receiver<Report>) {
                 if !std::mem::replace(&mut is_heard, true) {
                     tracing::info!("controller at {}: answers again", client.address());
                 }
-                // The network comes first, as the tables may name its new nodes.
+                // The network comes first, because the tables may name its new nodes.
                 follower.follow(&shared, client, &reply).await;
                 shared.with(|state, now| {
                     let messages = reply.messages.into_iter();

@@ -4,8 +4,8 @@
 //! The sender measures both from acknowledgements and sends at the delivery rate. Every few seconds
 //! it sends faster for some round trips to test whether more would arrive. It sends more slowly to
 //! measure a round trip without a queue. A single loss is not a sign of congestion; a high loss
-//! rate is. The module contains the control only, and is driven beside the user's data channel.
-//! Simulated TCP and `gather` use the module.
+//! rate is. The module contains the congestion control only, and is driven beside the user's data
+//! channel. Simulated TCP and `gather` use the module.
 //!
 //! [`Bbr::handle_sent`] returns a [`SendRecord`] for each packet, to be kept until the packet is
 //! acknowledged or lost. For each acknowledgement, call [`Bbr::handle_delivered`] and

@@ -155,7 +155,7 @@ pub enum ConfigError {
     },
     /// A congestion control lacks a setting that it needs.
     ControlNeeds {
-        /// The control.
+        /// The congestion control.
         control: Control,
         /// The reason in error messages.
         reason: &'static str,

@@ -118,7 +118,8 @@ fn a_file_without_a_name_leaves_none() {
     assert_eq!(std::fs::read_dir(all.path().join("served")).expect("listed").count(), 1);
 }
 
-/// #18: the words "Too many open files" had to be looked for in the text, as an error that names its file had lost its number.
+/// #18: the words "Too many open files" had to be looked for in the text, because an error that
+/// names its file had lost its number.
 #[test]
 fn an_error_in_other_words_still_says_that_descriptors_lack() {
     let path = Path::new("a/b");

@@ -472,7 +472,7 @@ fn describing_server_also_sends_the_first_bytes() {
     let [(A, request)] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!((request.start, request.length, request.is_cut), (0, Some(EARLY_BYTES), true));
     assert_eq!(request.servers, 1, "nobody else sends meanwhile");
-    // If another server describes the object, that server is asked for the beginning, as its
+    // If another server describes the object, that server is asked for the first bytes, because its
     // version may differ.
     refuse(&mut fetch, 1, A);
     let asked = pulls(&mut fetch);

@@ -106,7 +106,7 @@ pub enum ChildMessage {
         /// The attempts still in force.
         held: Vec<(Object, u64)>,
     },
-    /// Requests the whole advertisement, as a message is missing.
+    /// Requests the whole advertisement, because a message is missing.
     Resend,
     /// Capacity of the link, as measured by the child.
     Measured(BitRate),
@@ -145,7 +145,7 @@ pub enum ParentMessage {
     Heartbeat(Offer),
     /// Changes of the advertised distances and capacities (Table 4.2).
     Advertisement(Delta<Object, Reach>),
-    /// Requests the list of the child's attempts, as the digests differ.
+    /// Requests the list of the child's attempts, because the digests differ.
     Compare,
 }
 

@@ -173,7 +173,7 @@ pub struct Importer {
     seen: OriginState,
     /// Initialisation section of the last planned segment.
     map: Option<Arc<Resource>>,
-    /// Whether the rest of the current segment is skipped, as a piece of it was lost.
+    /// Whether the rest of the current segment is skipped, because a piece of the segment was lost.
     is_segment_lost: bool,
     is_discontinuous: bool,
     /// Time and directives of the next playlist request.

@@ -36,8 +36,8 @@ pub struct RenditionConfig {
     /// Maximum number of requests that wait at the same time.
     pub requests_max: usize,
     /// Whether bytes of a part are sent before the part is complete. The standard forbids this
-    /// towards players (section 6.2.6), as they would measure the encoder's rate. Between relays it
-    /// saves the transmission time of one part at each relay.
+    /// towards players (section 6.2.6), because players would measure the encoder's rate. Between
+    /// relays, early sending saves the transmission time of one part at each relay.
     pub sends_unfinished_parts: bool,
 }
 
@@ -531,7 +531,8 @@ impl Rendition {
         self.answers.push_back((id, Answer::Head(head)));
     }
 
-    /// Ends an answer whose body cannot be completed. Returns `None`, as the request is finished.
+    /// Ends an answer whose body cannot be completed. Returns `None`, because the request is
+    /// finished.
     fn fail(&mut self, id: RequestId, has_head: bool) -> Option<WaitingRequest> {
         if has_head {
             self.answers.push_back((id, Answer::Aborted));

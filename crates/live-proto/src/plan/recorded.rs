@@ -36,7 +36,7 @@ pub enum RecordFormat {
     /// CSV without a heading: user, stream, streamer, first and last round of 10 minutes.
     Twitch2019,
     /// Tab-separated values without a heading: the 15 columns of one snapshot. The bitrate is taken
-    /// as kbit/s, as the data set does not state its unit; 0 means unknown.
+    /// as kbit/s, because the data set does not state its unit; 0 means unknown.
     Twitch2015,
 }
 

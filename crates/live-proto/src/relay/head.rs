@@ -56,7 +56,7 @@ pub struct ContentRange {
 pub struct CacheControl {
     /// `s-maxage`, else `max-age`.
     pub max_age: Option<Duration>,
-    /// `no-cache`: no reuse after the transfer, as the relay does not revalidate.
+    /// `no-cache`: no reuse after the transfer, because the relay does not revalidate.
     pub is_no_cache: bool,
     /// `no-store` or `private`: only viewers that were already waiting share the answer.
     pub is_unshared: bool,

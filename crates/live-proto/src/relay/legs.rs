@@ -335,7 +335,8 @@ impl Relay {
         Flow::Stop
     }
 
-    /// Ends the legs at this parent that have no head yet, as they wait in the same ring.
+    /// Ends the legs at this parent whose response headers have not arrived, because these legs
+    /// wait in the same loop of relays.
     fn drop_waiting_legs(&mut self, id: ObjectId, hop: Option<Hop>) {
         let waits = |leg: &LegId| self.legs[leg].hop == hop && self.legs[leg].next.is_none();
         let legs: Vec<LegId> = self.objects[&id].fetch.legs.iter().copied().filter(waits).collect();

@@ -155,7 +155,7 @@ pub struct Resume {
 pub enum Flow {
     /// Keep reading.
     Continue,
-    /// Stop reading until [`Action::Continue`], as the viewers are behind.
+    /// Stop reading until [`Action::Continue`], because the viewers are behind.
     Pause,
     /// The request is finished or failed: close it.
     Stop,

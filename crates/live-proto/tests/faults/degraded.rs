@@ -35,7 +35,8 @@ struct Stream {
     is_stalled: bool,
 }
 
-/// A part in transfer. Reflector and edge start at the same time, as the source has the whole part.
+/// A part in transfer. Reflector and edge start at the same time, because the source has the whole
+/// part.
 #[derive(Copy, Clone)]
 struct Transfer {
     reflector: NodeId,

@@ -73,7 +73,7 @@ struct AdditionalRecord<'a> {
 impl Responder {
     /// Creates a responder for `zone`, whose records have a time to live of `ttl_s` seconds.
     ///
-    /// Panics: never, as a zone's name leaves room for a label.
+    /// Panics: never, because a zone's name leaves room for a label.
     pub(super) fn new(zone: Zone, ttl_s: u32) -> Self {
         let name = |first: &[&str]| {
             let labels = first.iter().copied().chain(zone.labels().iter().map(String::as_str));

@@ -105,7 +105,8 @@ pub(crate) fn moment(at: UnixTime) -> String {
     written(of_unix(at))
 }
 
-/// Verifies a chain as a peer would, as a server's or as a client's certificate.
+/// Verifies a certificate chain with the checks of a TLS peer. The certificate may be for servers
+/// or for clients.
 pub(crate) fn verify_chain(
     authorities: &[CertificateDer<'_>],
     chain: &[CertificateDer<'_>],

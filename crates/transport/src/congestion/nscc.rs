@@ -1,6 +1,6 @@
-//! NSCC: window control for a flow whose packets use many paths at once. A mark alone does not
-//! change the window, because it concerns one path only: the sender then uses another path. The
-//! window follows the delay of all packets.
+//! NSCC: window-based congestion control for a flow whose packets use many paths at once. A mark
+//! alone does not change the window, because it concerns one path only: the sender then uses
+//! another path. The window follows the delay of all packets.
 //!
 //! Source: network-signalled congestion control of the Ultra Ethernet Specification 1.0 (2025),
 //! which is based on FASTFLOW (Bonato and others, arXiv:2404.01630, 2024). Details are as in the

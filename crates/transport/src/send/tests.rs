@@ -1,7 +1,8 @@
 //! Tests of the marks of circuits on acknowledgements of new data, on duplicates, and in
 //! recoveries.
 //!
-//! Leaves out: the size of the jumps, which each control's file tests. Read [`Path`] first.
+//! Leaves out: the size of the jumps, which each congestion control's file tests. Read [`Path`]
+//! first.
 
 use super::*;
 use crate::controls::Control;
