@@ -529,8 +529,8 @@ impl<S: Symbol> Sender<S> {
     }
 
     /// Counts packets as no longer in flight once they are older than the path's patience. Until
-    /// the next feedback the pull then has at most one packet in flight, as other pulls on the path
-    /// may still make progress.
+    /// the next feedback the pull then has at most one packet in flight, because other pulls on the
+    /// path may still make progress.
     pub fn expire(&mut self, now: Instant, path: &mut Path) {
         let patience = path.patience();
         let Rate::Path { .. } = self.rate else { return };

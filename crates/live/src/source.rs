@@ -602,7 +602,7 @@ fn multivariant_answer(playlist: &MultivariantPlaylist) -> Response<SourceBody> 
     response
 }
 
-/// Answers a request as soon as its head is available.
+/// Answers a request as soon as the headers of the answer are available.
 async fn resource(
     channel: &Arc<Channel>,
     now: Instant,

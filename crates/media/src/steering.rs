@@ -7,10 +7,10 @@
 //! of the viewer, so a steering server keeps no state of viewers.
 //!
 //! Source: HLS: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7;
-//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host only, as
-//! DASH has no other replacement, and no clone has the name of its base. Leaves out: sockets; the
-//! order of the pathways, which the caller chooses. Read [`SteeringManifest`], [`SteeringQuery`]
-//! and [`Pathway`] first.
+//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host only,
+//! because DASH has no other replacement, and no clone has the name of its base. Leaves out:
+//! sockets; the order of the pathways, which the caller chooses. Read [`SteeringManifest`],
+//! [`SteeringQuery`] and [`Pathway`] first.
 
 use anabranch_units::BitRate;
 use anabranch_units::text::is_printable;

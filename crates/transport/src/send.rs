@@ -235,8 +235,8 @@ impl SendHalf {
     fn flight(&self) -> u64 {
         self.next - self.una
     }
-    /// Whether `flight` bytes use up the window. In slow start half of the window suffices, because
-    /// the window is about to double.
+    /// Whether `flight` bytes use up the congestion window. In slow start half of the window
+    /// suffices, because the window is about to double.
     fn is_limited(&self, flight: u64) -> bool {
         let w = &self.window;
         (if w.is_slow_start() { 2 * flight } else { flight + w.mss }) >= w.cwnd

@@ -65,10 +65,10 @@ impl Transfer {
     }
 }
 
-/// The current window.
+/// The current measurement window of a link.
 #[derive(Copy, Clone, Debug, Default)]
 struct Window {
-    /// Start of the window. `None` before the first check.
+    /// Start of the measurement window. `None` before the first check.
     since: Option<Instant>,
     bytes: u64,
     ticks: u32,

@@ -335,8 +335,8 @@ impl Rib {
         self.distributed.remove(&prefix);
     }
 
-    /// Removes local decisions that are not needed, as central entries that are not stale route all
-    /// their requests. Returns the prefixes of the removed decisions.
+    /// Removes local decisions that are not needed, because central entries that are not stale
+    /// route all their requests. Returns the prefixes of the removed decisions.
     pub fn drop_overrides(&mut self, is_stale: impl Fn(&RibEntry) -> bool) -> Vec<Prefix> {
         let central = &self.central;
         let is_needed = |prefix: Prefix| {

@@ -535,8 +535,8 @@ impl Importer {
     }
 }
 
-/// File name of a URI: the last component of its path, without the query. Queries are ignored, as
-/// session numbers in them change while the resource does not.
+/// File name of a URI: the last component of its path, without the query. Queries are ignored,
+/// because session numbers in them change while the resource does not.
 fn file_name(uri: &str) -> &str {
     let path = uri.split(['?', '#']).next().unwrap_or(uri);
     path.rsplit('/').next().unwrap_or(path)

@@ -31,7 +31,7 @@ pub struct RenditionConfig {
     /// Number of complete segments that a playlist lists, at least 3. The same number of older
     /// segments can still be fetched.
     pub listed_segments: usize,
-    /// Maximum size of the segment window in bytes. The oldest segments leave the window first.
+    /// Maximum size of the live window in bytes. The oldest segments leave the window first.
     pub window_bytes_max: ByteCount,
     /// Maximum number of requests that wait at the same time.
     pub requests_max: usize,
@@ -153,7 +153,7 @@ pub enum Answer {
 struct WaitingRequest {
     name: Name,
     directives: DeliveryDirectives,
-    /// When the request is refused. `None` once the head has been sent.
+    /// Time at which the request is refused. `None` once the response headers have been sent.
     deadline: Option<Instant>,
     /// Number of whole parts sent, and of pieces sent of the part after them.
     parts_sent: usize,
@@ -163,7 +163,7 @@ struct WaitingRequest {
 /// The playlist as text, whole and as a delta update.
 #[derive(Clone, Debug)]
 struct PlaylistText {
-    /// Revision of the window that the text shows.
+    /// Revision of the segment window that the text shows.
     revision: u64,
     whole: Arc<[u8]>,
     /// The delta update. `None` if no segment is old enough to be skipped.

@@ -1,9 +1,8 @@
 //! The head of an answer: status, length, validator, and freshness.
 //!
 //! Source: RFC 9110 (8.8.3 entity tags, 14 ranges), RFC 9111 (4.2 freshness, 5.1 Age, 5.2
-//! Cache-Control).
-//! Leaves out: `Expires`; `Vary`, as requests to parents have no header that could vary;
-//! revalidation.
+//! Cache-Control). Leaves out: `Expires`; `Vary`, because requests to parents have no header that
+//! could vary; revalidation.
 
 use anabranch_units::Duration;
 

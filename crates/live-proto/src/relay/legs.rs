@@ -301,7 +301,7 @@ impl Relay {
     }
 
     /// Ends a leg whose head or bytes contradict another leg. Only for media is the parent
-    /// reported, as playlists of two sources may differ at any moment.
+    /// reported, because playlists of two sources may differ at any moment.
     fn leg_differs(&mut self, now: Instant, leg_id: LegId) -> Flow {
         let leg = &self.legs[&leg_id];
         let key = &self.objects[&leg.object].key;

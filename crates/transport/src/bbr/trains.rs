@@ -35,8 +35,8 @@ pub(super) const SHOWN_MOST: u64 = 64;
 const SHOWN_MIN: Duration = Duration::from_ms(1);
 /// A train that arrives this many times slower than it was sent has passed a bottleneck.
 const STRETCHED: f64 = 1.5;
-/// Divisor of the window that gives a train's length. `TRAIN_MOST` is the maximum length in
-/// packets.
+/// Divisor of the congestion window that gives a train's length. `TRAIN_MOST` is the maximum length
+/// in packets.
 const TRAIN_PART: u64 = 4;
 const TRAIN_MOST: u64 = 64;
 /// Number of bytes that leave per byte that arrives.

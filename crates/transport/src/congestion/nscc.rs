@@ -70,8 +70,8 @@ pub(crate) struct Nscc {
     base: Option<Duration>,
     /// Moving average of the delay, in picoseconds.
     delay_mean: f64,
-    /// Pending growth of the window, in bytes multiplied by the window in bytes. `arrived` is the
-    /// number of bytes that arrived since the window last grew.
+    /// Pending growth of the congestion window, in bytes multiplied by the window in bytes.
+    /// `arrived` is the number of bytes that arrived since the window last grew.
     growth: f64,
     arrived: u64,
     grown_at: Option<Instant>,

@@ -16,9 +16,9 @@ use super::{Ack, Algorithm, CircuitMark, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Instant, Seed};
 
-/// Factor of the window when marks begin (§2.4.4: alpha).
+/// Factor of the congestion window when marks begin (§2.4.4: alpha).
 const ALPHA: u64 = 2;
-/// Divisor of the window when the marks end (§2.4.4: beta is 0.5).
+/// Divisor of the congestion window when the marks end (§2.4.4: beta is 0.5).
 const BETA_DIVISOR: u64 = 2;
 
 /// A window-based congestion control whose window jumps with the marks of circuits.

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longest wait for the head of an answer. A blocking reload waits for the next part.
+/// Longest wait for the headers of an answer. A blocking reload waits for the next part.
 const HEAD_TIME: Duration = Duration::from_secs(20);
 /// Longest time without a byte of a body.
 const SILENCE_TIME: Duration = Duration::from_secs(10);
