@@ -544,13 +544,14 @@ impl PartialFile {
         }
     }
 
-    /// The bytes, of which only [`PartialFile::have`] have arrived.
+    /// The working file with the bytes. Only the ranges of [`PartialFile::have`] have arrived.
     pub fn data(&self) -> &File {
         &self.data
     }
 
-    /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the working
-    /// files. If the bytes are wrong, only what still matches the journal counts as there.
+    /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the
+    /// working files. If the bytes are wrong, only the ranges that still match the journal count as
+    /// present.
     ///
     /// Errors: [`FinishError`]. The working files stay.
     pub fn finish_directory<T>(
@@ -711,8 +712,8 @@ fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attrib
 }
 
 /// Removes group and other permissions that the source file does not grant from an existing file
-/// with the same content. Adds no permission. Logs a warning for such a file, even if its mode
-/// cannot be changed.
+/// with the same content. Adds no permission. Logs a warning if there are permissions to remove,
+/// even if the mode cannot be changed.
 pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
     let Some(Attributes { mode, .. }) = attributes else { return };
     let Ok(found) = file.metadata() else { return };

@@ -21,8 +21,9 @@ type OrderKey = (u64, FlowId);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GreedyRates {
     links: Vec<Link>,
-    /// All routes of flows so far. `route_of` contains their indices.
+    /// All routes of flows so far.
     routes: Vec<Route>,
+    /// Index in `routes` of each route, by the links of the route.
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
     flows: Vec<RankedFlow>,
     /// Links with several served flows, whose positions may swap while they progress.

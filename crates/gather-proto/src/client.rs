@@ -173,9 +173,9 @@ struct ServerState {
     was_asked: bool,
     /// Arrival times of the server's packets and control data.
     heard: deadlines::ServerArrivals,
-    /// Round-trip time of the connection's setup. `answered` is the shortest time from a request to
-    /// its answer.
+    /// Round-trip time of the connection's setup.
     rtt: Option<Duration>,
+    /// Shortest time from a request to its answer.
     answered: Option<Duration>,
     block_bytes: u32,
     /// Longest block received from the server, in bytes.
@@ -202,9 +202,9 @@ struct Pull<S> {
     server: ServerId,
     /// Requested byte range: start and end. An end of `None` means the end of the object.
     range: (u64, Option<u64>),
-    /// Requested maximum block length in bytes. `blocks_max` is the maximum number of blocks per
-    /// generation.
+    /// Requested maximum block length in bytes.
     block_bytes: u32,
+    /// Maximum number of blocks per generation.
     blocks_max: u32,
     asked_at: Instant,
     state: PullState<S>,

@@ -216,9 +216,9 @@ struct Link {
     contents: BTreeSet<(Instant, usize)>,
     /// Current maximum number of contents requested from the server at once.
     contents_max: usize,
-    /// Time of the last reduction of `contents_max`. `slow_until` is the end of the period in which
-    /// the server counts as slow.
+    /// Time of the last reduction of `contents_max`.
     cut_at: Option<Instant>,
+    /// End of the period in which the server counts as slow.
     slow_until: Option<Instant>,
     rtt: Option<Duration>,
     /// Time of the server's last answer about an object.
@@ -267,9 +267,9 @@ pub struct Fetch<S> {
     pulls_max: usize,
     /// Whether there are several objects, so that short ones may arrive whole.
     is_many: bool,
-    /// Index of the first object that waits for its turn. `active` holds the objects under way: at
-    /// most `objects_max`.
+    /// Index of the first object that waits for its turn.
     next: usize,
+    /// Objects under way: at most `objects_max`.
     active: BTreeSet<usize>,
     /// Indices of objects, by the names of their parts at servers.
     by_name: BTreeMap<String, Vec<usize>>,

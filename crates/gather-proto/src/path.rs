@@ -174,14 +174,15 @@ pub(crate) struct Path {
     /// Smoothed round-trip time, and its smoothed mean deviation.
     rtt: Option<Duration>,
     deviation: Duration,
-    /// Start of the current silence. `is_waiting` is whether packets are in flight, so that silence
-    /// is measured.
+    /// Start of the current silence.
     silent_since: Instant,
+    /// Whether packets are in flight, so that silence is measured.
     is_waiting: bool,
-    /// Number of packets sent beyond the window in this silence. `probed_at` is the time of the
-    /// last of them, and `may_probe` is whether another packet may leave.
+    /// Number of probes, packets sent beyond the window, in this silence.
     probes: u32,
+    /// Time of the last probe.
     probed_at: Instant,
+    /// Whether another probe may leave.
     may_probe: bool,
     /// Decaying sums of lost bytes, and of lost and delivered bytes together.
     lost: f64,

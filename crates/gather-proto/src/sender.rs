@@ -169,9 +169,9 @@ pub(crate) struct Sender<S> {
     sequence: u32,
     nonces: Nonces,
     credit: Credit,
-    /// The lowest incomplete generation at the client. `open` holds this generation and the
-    /// following ones.
+    /// The lowest incomplete generation at the client.
     base: u32,
+    /// The generation `base` and the following ones.
     open: VecDeque<OpenGeneration<S>>,
     /// The generation whose blocks are being sent.
     fresh: u32,

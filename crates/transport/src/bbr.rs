@@ -53,9 +53,9 @@ const LEAST_PACKETS: u64 = 4;
 /// Round-trip time assumed for the first pacing rate if no round-trip time is known (section
 /// 5.6.2).
 const FIRST_RTT: Duration = Duration::from_ms(1);
-/// Duration of a quantum, whose packets leave together. `QUANTUM_MAX_BYTES` is the maximum length
-/// of a quantum (section 5.6.3).
+/// Duration of a quantum, whose packets leave together.
 const QUANTUM_TIME: Duration = Duration::from_ms(1);
+/// Maximum length of a quantum (section 5.6.3).
 const QUANTUM_MAX_BYTES: u64 = 64 << 10;
 
 /// Share of the in-flight limit that is left to competing flows between probes (Headroom, section

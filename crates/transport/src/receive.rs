@@ -50,8 +50,9 @@ pub(crate) struct ReceiveHalf {
 /// State of optional features.
 #[derive(Clone, Debug)]
 struct OptionalState {
-    /// Whether duplicates are reported (RFC 2883). `repeat` is the last duplicate.
+    /// Whether duplicates are reported (RFC 2883).
     says_repeats: bool,
+    /// The last duplicate.
     repeat: Option<(u64, u64)>,
     quick: QuickAck,
 }

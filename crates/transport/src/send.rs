@@ -32,8 +32,9 @@ pub(crate) struct SendHalf {
     initial_window: u64,
     slow_start_restart: bool,
     timeouts_max: u32,
-    /// End of the stream so far. `closed` is whether that end is final.
+    /// End of the stream so far.
     written: u64,
+    /// Whether the end of the stream is final.
     closed: bool,
     /// Position of the first unacknowledged byte.
     una: u64,

@@ -96,7 +96,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The manifest of these nodes, of which `id` is the snapshot.
+    /// Creates the manifest of these nodes. `id` is the hash of the node that is the snapshot.
     ///
     /// Errors: [`HeadError`].
     fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>) -> Result<Self, HeadError> {

@@ -40,9 +40,9 @@ use super::start::{Start, StartConclusion};
 use anabranch_transport::bbr::PATH_LOSS_MAX;
 use anabranch_units::{Duration, Instant};
 
-/// Excess loss rate that counts as an overflow, as in BBR (section 2.5, LossThresh). `LOST_MIN` is
-/// the minimum number of lost packets in that measurement.
+/// Excess loss rate that counts as an overflow, as in BBR (section 2.5, LossThresh).
 const LOSS_MORE: f64 = 0.02;
+/// Minimum number of lost packets in a measurement that shows an overflow.
 const LOST_MIN: u64 = 8;
 /// Minimum length of a measurement, in round trips, in time, and in packets.
 const MEASURE_RTTS: u64 = 2;
@@ -67,35 +67,36 @@ const LOSS_FULL: f64 = 2.0 * PATH_LOSS_MAX;
 /// Time after the beginning of a test in which losses from before the test may still be detected.
 const SETTLES: Duration = Duration::from_ms(30);
 /// Margin by which the path's loss rate, for many servers, may exceed the rate measured in drains.
-/// `DRAINED_PART` is the number of such measurements in the moving average.
 const LOSS_DRAINED_MORE: f64 = 0.005;
+/// Number of measurements in drains that the moving average covers.
 const DRAINED_PART: f64 = 4.0;
-/// Share of the arriving rate that is granted so that a queue drains: `TEST_SHARE` in a test,
-/// `HOLD_SHARE` on a divided link.
+/// Share of the arriving rate that is granted in a test, so that a queue drains.
 const TEST_SHARE: f64 = 0.95;
+/// Share of the arriving rate that is granted on a divided link, so that a queue drains.
 const HOLD_SHARE: f64 = 0.99;
-/// Loss rate in a test above which the tested rate may still be too high. `TESTS_MORE` is the
-/// maximum number of further tests at lower rates.
+/// Loss rate in a test above which the tested rate may still be too high.
 const LOSS_DOUBTED: f64 = 0.1;
+/// Maximum number of further tests at lower rates, if the loss rate in a test exceeds
+/// `LOSS_DOUBTED`.
 const TESTS_MORE: u32 = 2;
-/// Minimum factor of one cut of the rate. After a probe the grant falls by `DRAIN_PART` of the
-/// probe's excess for one round trip.
+/// Minimum factor of one cut of the rate.
 const CUT_SHARE: f64 = 0.85;
+/// Part of a probe's excess by which the grant falls for one round trip after the probe.
 const DRAIN_PART: f64 = 0.6;
 /// Maximum interval between probes, unless twice the minimum is longer. The minimum, the longer of
 /// `HOLD_LEAST` and `HOLD_RTTS` round trips, applies after the rate was found or cut.
 const HOLD_MOST: Duration = Duration::from_secs(2);
 const HOLD_LEAST: Duration = Duration::from_ms(200);
 const HOLD_RTTS: u64 = 8;
-/// Number of packets in flight per server below which the server's own control can hardly send more
-/// slowly: BBR keeps at least four in flight.
+/// Number of packets in flight per server below which the server's own congestion control can
+/// hardly send more slowly: BBR keeps at least four in flight.
 const FEW_PACKETS: f64 = 8.0;
 /// Multiple of the measurements' mean deviation up to which loss counts as random while servers see
-/// no queue. `SPREAD_PART` is the number of measurements in the moving average. Simulated for three
-/// servers over 100 Mbit/s and 1 ms, with 5 % loss in runs of 8 and a queue of a tenth of a
-/// bandwidth-delay product (six seeds): multiples of 4, 6 and 8 gave 76, 81 and 83 Mbit/s. When
-/// every high loss rate cut the rate, the servers had 54 Mbit/s.
+/// no queue. Simulated for three servers over 100 Mbit/s and 1 ms, with 5 % loss in runs of 8 and a
+/// queue of a tenth of a bandwidth-delay product (six seeds): multiples of 4, 6 and 8 gave 76, 81
+/// and 83 Mbit/s. When every high loss rate cut the rate, the servers had 54 Mbit/s.
 const CHANCE_SPREADS: f64 = 8.0;
+/// Number of measurements in the moving average of the deviation.
 const SPREAD_PART: f64 = 8.0;
 /// Maximum loss rate that may count as random; a higher loss rate is evidence of an overflow.
 const CHANCE_MOST: f64 = 2.0 * LOSS_FLOOD;
@@ -108,11 +109,11 @@ const REST_MOST: Duration = Duration::from_secs(30);
 /// Initial and minimum excess of a probe, as a share of the rate.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.05;
-/// Maximum excess of a probe if servers have begun as one. In that case the link counts as full if
-/// less than `FILLED_SHARE` of the grant arrives. If less than `ALL_SHARE` arrives, the excess
-/// stays at this maximum.
+/// Maximum excess of a probe after a common start of the servers.
 const PROBE_MORE_MANY: f64 = 0.125;
+/// Share of the grant below which the arriving rate shows a full link, after a common start.
 const FILLED_SHARE: f64 = 0.9;
+/// Share of the grant below which the arriving rate keeps the excess at `PROBE_MORE_MANY`.
 const ALL_SHARE: f64 = 0.98;
 /// Growth of the rate from which a probe succeeds, if two successive measurements show it, or with
 /// many servers two of three. A measurement below `WAITED_SHARE` of the earlier rate, with little
@@ -192,8 +193,9 @@ struct MeasurementGroup {
     sum: f64,
     /// Mean of the previous [`LONG_MEASURES`] measurements.
     last_mean: f64,
-    /// The highest measurement. `second` is the second highest.
+    /// The highest measurement.
     highest: f64,
+    /// The second highest measurement.
     second: f64,
 }
 

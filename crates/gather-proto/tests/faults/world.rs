@@ -15,9 +15,9 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed}
 use calm::framed_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Duration of the faults. `HEALING` is the time after the faults by which all objects must be
-/// present.
+/// Duration of the faults.
 const CHAOS: Duration = Duration::from_secs(60);
+/// Time after the faults by which all objects must be present.
 const HEALING: Duration = Duration::from_secs(120);
 /// Length of a network cut that ends a connection.
 const CUT_MAX: Duration = Duration::from_secs(10);

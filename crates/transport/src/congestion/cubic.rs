@@ -32,9 +32,9 @@ struct Epoch {
     /// Window at the curve's inflection point: `w_max`, or the window at the beginning of the epoch
     /// if that is larger.
     origin: u64,
-    /// Reno's window (section 4.3: W_est). `est_credit` is its pending growth in bytes, multiplied
-    /// by `cwnd`.
+    /// Reno's window (section 4.3: W_est).
     w_est: u64,
+    /// Pending growth of Reno's window in bytes, multiplied by `cwnd`.
     est_credit: u128,
 }
 
