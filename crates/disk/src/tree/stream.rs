@@ -96,7 +96,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Creates the manifest of these nodes. `id` is the hash of the node that is the snapshot.
+    /// Creates the manifest of the snapshot with hash `id`, which consists of `nodes`.
     ///
     /// Errors: [`HeadError`].
     fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>) -> Result<Self, HeadError> {
