@@ -544,14 +544,13 @@ impl PartialFile {
         }
     }
 
-    /// The working file with the bytes. Only the ranges of [`PartialFile::have`] have arrived.
+    /// The bytes, of which only [`PartialFile::have`] have arrived.
     pub fn data(&self) -> &File {
         &self.data
     }
 
     /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the
-    /// working files. If the bytes are wrong, only the ranges that still match the journal count as
-    /// present.
+    /// working files. If the bytes are wrong, only what still matches the journal counts as there.
     ///
     /// Errors: [`FinishError`]. The working files stay.
     pub fn finish_directory<T>(

@@ -96,7 +96,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Creates the manifest of the snapshot with hash `id`, which consists of `nodes`.
+    /// The manifest of these nodes, of which `id` is the snapshot.
     ///
     /// Errors: [`HeadError`].
     fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>) -> Result<Self, HeadError> {
