@@ -360,7 +360,7 @@ impl Networks {
         self.events.extend(has_messages.then_some(Event::PollsDue));
     }
 
-    /// Forgets all agents, and expects the networks of the last decision.
+    /// Removes the state of all agents, and marks the networks of the last decision as expected.
     fn expect_decided_only(&mut self, now: Instant) {
         self.told = None;
         self.sessions.restart();

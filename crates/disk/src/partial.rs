@@ -549,8 +549,8 @@ impl PartialFile {
         &self.data
     }
 
-    /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the
-    /// working files. If the bytes are wrong, only what still matches the journal counts as there.
+    /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the working
+    /// files. If the bytes are wrong, only what still matches the journal counts as there.
     ///
     /// Errors: [`FinishError`]. The working files stay.
     pub fn finish_directory<T>(

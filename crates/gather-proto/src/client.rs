@@ -389,9 +389,9 @@ impl<S: Symbol> Client<S> {
         id
     }
 
-    /// Sets the holders of a beginning, and the length of its object: at least 1 byte. Bytes that
-    /// one holder does not deliver are then requested from another. Does nothing if the piece is
-    /// complete, failed or cancelled.
+    /// Sets the holders of an object's beginning, and the length of the object: at least 1 byte.
+    /// Bytes that one holder does not deliver are then requested from another. Does nothing if the
+    /// piece is complete, failed or cancelled.
     ///
     /// Panics: if a holder was not added.
     pub fn widen(&mut self, piece: PieceId, holders: Vec<ServerId>, object_bytes: u64) {
@@ -860,7 +860,7 @@ impl<S: Symbol> Client<S> {
             receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
         let its = &mut self.servers[server.0 as usize];
         let state = &mut self.pieces[piece.0 as usize];
-        // A beginning is too short to measure the rate of the path.
+        // The beginning of an object is too short to measure the rate of the path.
         if !state.is_cut {
             its.brought(rate);
         }

@@ -10,7 +10,7 @@
 //!
 //! A single measurement may be distorted by a delayed process, or by the burst after the delay. An
 //! estimate therefore rises only to the lower of two successive measurements, and a single low
-//! measurement reduces the estimate by a limited factor. When many servers have begun as one,
+//! measurement reduces the estimate by a limited factor. After a common start of many servers,
 //! processors are busier. The estimate then rises to the lower of two means of three measurements
 //! while the rate is held, and to the median of three measurements in a probe.
 //!
@@ -19,17 +19,17 @@
 //! many servers, the path's own loss rate is therefore capped: the cap is measured after probes,
 //! while the servers are granted less than the link's rate.
 //!
-//! A divided rate does not yield to competing flows, and would leave a Cubic flow a tenth of its
-//! share. If the rate of a divided link must be cut twice within seconds, each server therefore
+//! Servers with a divided rate do not yield to competing flows, and would leave a Cubic flow a
+//! tenth of its share. If the divided rate must be cut twice within seconds, each server therefore
 //! finds its rate alone for a while, and shares the link with competing flows as its BBR does. The
-//! link stays divided only if servers have too few packets in flight for their BBR to send less.
+//! rate stays divided only if servers have too few packets in flight for their BBR to send less.
 //!
 //! If servers have few packets in flight, losses count as random as long as servers see no queue.
 //! Out of 128 packets, a path with 5 % loss in runs of 8 loses none or a fifth. The client learns
 //! the spread of the measurements, and cuts the rate only at a loss rate far beyond that spread. If
 //! servers see a queue, the losses come from competing flows.
 //!
-//! Before the first of these steps, many servers begin as one (`start`).
+//! Before the first of these steps, many servers have a common start (`start`).
 //!
 //! Source: the phases and their lengths are taken from BBR's probes (draft-ietf-ccwg-bbr-06 section
 //! 5.3.3), applied to all servers together. Leaves out: the share granted to each server (`hop`).
@@ -72,7 +72,7 @@ const LOSS_DRAINED_MORE: f64 = 0.005;
 const DRAINED_PART: f64 = 4.0;
 /// Share of the arriving rate that is granted in a test, so that a queue drains.
 const TEST_SHARE: f64 = 0.95;
-/// Share of the arriving rate that is granted on a divided link, so that a queue drains.
+/// Share of the arriving rate that is granted while the rate is divided, so that a queue drains.
 const HOLD_SHARE: f64 = 0.99;
 /// Loss rate in a test above which the tested rate may still be too high.
 const LOSS_DOUBTED: f64 = 0.1;
@@ -102,8 +102,8 @@ const SPREAD_PART: f64 = 8.0;
 const CHANCE_MOST: f64 = 2.0 * LOSS_FLOOD;
 /// Time after one cut within which a second cut means that competing flows share the link.
 const CUT_AGAIN: Duration = Duration::from_secs(5);
-/// Minimum and maximum time without division after competing flows were found. The time doubles if
-/// the last division lasted at most twice this time.
+/// Minimum and maximum time after competing flows were detected in which the rate is not divided.
+/// The time doubles if the rate was last divided for at most twice this time.
 const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
 /// Initial and minimum excess of a probe, as a share of the rate.
@@ -232,8 +232,8 @@ pub(super) struct OverflowEstimator {
     began: Option<(Instant, Totals)>,
     /// Loss rate while the link does not overflow.
     path_loss: f64,
-    /// Mean deviation of the measured loss rate from `path_loss`, while the link is divided and
-    /// servers see no queue.
+    /// Mean deviation of the measured loss rate from `path_loss`, while the link's rate is divided
+    /// and servers see no queue.
     spread: f64,
     /// Moving average of the loss rate while the servers are granted less than the link carries.
     drained_loss: f64,
@@ -256,7 +256,7 @@ pub(super) struct OverflowEstimator {
     /// Length of that pause.
     rest: Duration,
     servers: usize,
-    /// Whether servers have begun with a common start.
+    /// Whether the servers had a common start.
     has_begun: bool,
     /// State of the common start while it lasts.
     start: Option<Start>,

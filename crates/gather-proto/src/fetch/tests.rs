@@ -166,7 +166,7 @@ fn skipped_first_holder_is_asked_on_connection() {
 /// A holder connected after another holder had refused. The late holder was asked only five seconds
 /// later, when the other holder's answer was overdue.
 #[test]
-fn late_holder_is_asked_at_once_after_refusals() {
+fn late_holder_is_asked_immediately_after_refusals() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     refuse(&mut fetch, 1, A);

@@ -24,8 +24,8 @@ pub struct PackagerConfig {
     pub rendition: RenditionConfig,
     /// Where segments and parts are cut.
     pub cut: CutConfig,
-    /// Base of the dates of segments: the date of the epoch on a shared timeline, or of
-    /// [`Instant::ZERO`] on an own timeline. `None` for playlists without dates.
+    /// Base of the dates of segments: the date of the epoch with [`Timeline::Shared`], or of
+    /// [`Instant::ZERO`] with [`Timeline::Own`]. `None` for playlists without dates.
     pub date: Option<DateTime>,
     /// Last segment number and discontinuity count of the previous source. With [`Timeline::Own`],
     /// the new source continues after them and marks a discontinuity. [`Timeline::Shared`] ignores
@@ -75,7 +75,7 @@ pub struct Packager {
     rendition: Rendition,
     reader: StreamReader,
     cutter: Cutter,
-    /// Arrival time and media time of the first sample, the base of dates on an own timeline.
+    /// Arrival time and media time of the first sample, the base of dates with [`Timeline::Own`].
     date_base: Option<(DateTime, MediaTime)>,
     /// Number of consecutive bursty segments.
     bursts: u32,

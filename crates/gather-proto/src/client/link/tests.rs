@@ -255,8 +255,8 @@ fn transient_loss_is_forgotten() {
     assert!(link.pass(SECOND * 5) < 0.01);
 }
 
-/// Issue #19: the rate of a divided link was cut repeatedly, down to a fifth less, because of
-/// losses that were the path's own.
+/// Issue #19: the divided rate was cut repeatedly, down to a fifth less, because of losses that
+/// were the path's own.
 #[test]
 fn grants_compensate_for_path_loss_that_begins_late() {
     let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
@@ -324,7 +324,8 @@ fn flood_of_many_servers_is_detected_early() {
     }
 }
 
-/// Issue #19: a divided rate was held against a Cubic flow, which had a tenth of its share.
+/// Issue #19: the client kept dividing the rate beside a Cubic flow, which had a tenth of its
+/// share.
 #[test]
 fn link_shared_with_another_flow_is_not_divided() {
     let mut link = Link::new(1e7, 0.0, 0.9e7, 3);
@@ -353,8 +354,8 @@ fn servers_with_few_packets_are_not_held_to_a_rate() {
     assert!(link.granted_for < SECOND * 15, "{:?}", link.granted_for);
 }
 
-/// Issue #19: over a path of 1 ms each burst of losses cut the rate of a divided link, because
-/// servers had too few packets in flight for their own control.
+/// Issue #19: over a path of 1 ms each burst of losses cut the divided rate, because servers had
+/// too few packets in flight for their own congestion control.
 #[test]
 fn bursty_losses_without_a_queue_keep_the_rate() {
     let bursts = |queued, servers| {
