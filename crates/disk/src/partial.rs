@@ -711,8 +711,7 @@ fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attrib
 }
 
 /// Removes group and other permissions that the source file does not grant from an existing file
-/// with the same content. Adds no permission. Logs a warning if there are permissions to remove,
-/// even if the mode cannot be changed.
+/// with the same content. Logs a warning if any permission must be removed.
 pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
     let Some(Attributes { mode, .. }) = attributes else { return };
     let Ok(found) = file.metadata() else { return };

@@ -785,7 +785,6 @@ async fn bodies_are_timely_and_large_ones_come_singly() {
     assert_eq!(answer(begin(1 << 20).await).await, "HTTP/1.1 408");
 }
 
-/// Fuzz targets' corpora: the controller refuses the files named `bad*`, and takes the others.
 #[test]
 fn fuzz_corpora_are_accepted_unless_named_bad() {
     for (target, exercise) in [

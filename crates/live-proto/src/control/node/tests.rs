@@ -128,8 +128,7 @@ impl Net {
         self.nodes[node.index()].upstream(object)
     }
 
-    /// Installs routes of the controller at a node. Their evidence is the state of the next hop's
-    /// link.
+    /// Installs routes of the controller at a node. Their evidence is the next hop's link state.
     fn install(&mut self, node: NodeId, decision: u64, routes: &[(Object, NodeId)]) {
         let version = Version { lead: 1, decision };
         let entry = |(object, next_hop): &(Object, NodeId)| {
