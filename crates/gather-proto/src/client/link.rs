@@ -448,8 +448,7 @@ impl OverflowEstimator {
                 self.phase = Phase::Free { was_much: false, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            // The losses of starting servers come in one burst, and the servers react to them by
-            // themselves.
+            // Losses of starting servers come in one burst, and the servers react by themselves.
             Phase::Free { was_much, .. }
                 if is_much
                     && servers > 1
@@ -490,8 +489,7 @@ impl OverflowEstimator {
                 self.path_loss = seen.loss().min(PATH_LOSS_MAX);
                 self.drained_loss = self.path_loss;
                 self.held_from = now;
-                // The rate was measured while servers were starting, and may be too high or too
-                // low.
+                // The rate was measured while servers were starting, and may be wrong.
                 let rate = self.rate();
                 self.rates = [(seen.bytes_per_s / TEST_SHARE).clamp(CUT_SHARE * rate, rate), 0.0];
                 self.enter(now, PROBE, rtt);
@@ -600,8 +598,7 @@ impl OverflowEstimator {
                 }
             }
             Phase::Drain { less } => {
-                // Losses of a probe may be detected even in this measurement, so its growth is
-                // limited.
+                // Losses of a probe may be detected even now, so the growth is limited.
                 let loss = seen.loss().min(self.drained_loss + LOSS_MORE);
                 self.drained_loss += (loss - self.drained_loss) / DRAINED_PART;
                 if is_much {
