@@ -255,7 +255,7 @@ def document() -> str:
         **ring_load.document(read_csv(MEASURED / "rings.csv")),
         **jobs.document(MEASURED),
     }
-    # Emulated rows may be missing, as they need a quiet machine.
+    # Emulated rows may be missing, because they need a quiet machine.
     of_kernels = {
         "validation": validation_table,
         "emulated": lambda rows: emulated_table(of, rows),

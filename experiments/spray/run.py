@@ -778,7 +778,8 @@ def smoke(args) -> None:
         )
         assert row["finished"] == row["flows"] == 16, "all flows end"
         assert row["timeouts"] == 0, "none waits for a timer"
-        # In the other cases, two of the pods have one slow or missing path among their four.
+        # The ratio is checked only without faulty links (`links == 0`). Otherwise one of four paths of two pods is slow
+        # or missing, and their flows end later.
         assert links > 0 or ratio < 1.2, "over whole links all end at nearly one time"
 
 

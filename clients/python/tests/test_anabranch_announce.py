@@ -262,7 +262,7 @@ class Announcing(unittest.TestCase):
         self.assertEqual([line["size_bytes"] for _, line in agent.lines], [60_000])
 
     def test_threads_do_not_wait_for_each_other(self):
-        # None is answered before all have spoken.
+        # The agent answers no thread before all three threads have sent their announcements.
         agent = Agent(self.path, after=3)
         announcer = Announcer(self.path, timeout=20)
         errors = []

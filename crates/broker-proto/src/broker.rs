@@ -162,7 +162,7 @@ pub enum VoidReason {
 pub struct ClusterId {
     /// Network of the cluster.
     pub network: PeerId,
-    /// The network's number of the cluster.
+    /// Id of the cluster, as the network numbers its clusters.
     pub cluster: u32,
 }
 

@@ -86,7 +86,8 @@ pub fn all() -> Vec<Arc<dyn Design>> {
     ]
 }
 
-/// Finds a design by name; `multicluster-N` and `marketplace-N` match up to N clusters for a place.
+/// Returns the design of this name. In `multicluster-N` and `marketplace-N`, a network offers at
+/// most N clusters for each location.
 pub fn by_name(name: &str) -> Option<Arc<dyn Design>> {
     let count =
         |prefix| name.strip_prefix(prefix).and_then(|count: &str| count.parse().ok()).filter(|n| *n > 0);

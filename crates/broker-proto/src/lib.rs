@@ -11,8 +11,8 @@
 //! [`Networks`] and [`AgentSession`] keep the sessions between them; [`evaluate`] measures the
 //! outcome in a [`World`], which [`generate`] draws.
 //!
-//! Invariant: no cluster gets more than its capacity, as the broker knows it. Leaves out: sockets
-//! and clocks. Read [`Market`], then [`Optimiser`], then [`designs::Design`].
+//! Invariant: no cluster gets more than the capacity that the broker assumes for it. Leaves out:
+//! sockets and clocks. Read [`Market`], then [`Optimiser`], then [`designs::Design`].
 
 mod agent;
 pub mod agent_session;

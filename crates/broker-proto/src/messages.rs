@@ -128,7 +128,7 @@ pub struct Proposal {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterRate {
-    /// The network's number of the cluster.
+    /// Id of the cluster, as the network numbers its clusters.
     pub cluster: u32,
     /// Proposed rate, or maximum rate in a refusal, in bits per second.
     pub rate_bps: u64,
@@ -162,7 +162,7 @@ pub struct BidResult {
 #[derive(Copy, Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterResult {
-    /// The network's number of the cluster.
+    /// Id of the cluster, as the network numbers its clusters.
     pub cluster: u32,
     /// Number of clients.
     pub sessions: u64,
@@ -179,7 +179,7 @@ pub struct ClusterResult {
 pub struct ShareResult {
     /// Number of the share in the call.
     pub share: u32,
-    /// The network's number of the cluster.
+    /// Id of the cluster, as the network numbers its clusters.
     pub cluster: u32,
     /// Bitrate of each client, in bits per second.
     pub bitrate_bps: u64,

@@ -360,14 +360,15 @@ impl Networks {
         self.events.extend(has_messages.then_some(Event::PollsDue));
     }
 
-    /// Forgets all agents, and expects the networks of the last decision.
+    /// Removes the state of all agents, and marks the networks of the last decision as expected.
     fn expect_decided_only(&mut self, now: Instant) {
         self.told = None;
         self.sessions.restart();
         self.expect_decided(now);
     }
 
-    /// Expects the networks of the last decision that are not connected.
+    /// Marks the absent networks of the last decision as expected: each has the silence timeout to
+    /// join again.
     fn expect_decided(&mut self, now: Instant) {
         let decision = self.replica.known();
         let placed = decision.iter().flat_map(|decision| &decision.placed).filter_map(|placed| placed.to);

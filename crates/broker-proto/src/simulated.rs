@@ -3,8 +3,7 @@
 //! The broker has one host and each cluster has one; players share the remaining hosts. Agents and
 //! players have streams to the broker; a message takes the bytes of its JSON form. Players fetch
 //! segments of one bitrate from clusters. A viewer's city is the name of its host; a cluster's
-//! score for a host is their round trip. The settings list faults and their times; links fail by
-//! the scenario's `change`.
+//! score for a host is their round trip. The settings list faults; `change` makes links fail.
 //!
 //! Ideal: decisions and bids take no time, TLS and HTTP take bytes and no round trips, and a
 //! cluster sends requested segments at once. Read [`ResolvedWorkload`] and [`BrokerApp`] first.
@@ -382,8 +381,7 @@ impl BrokerApp {
         let id = PeerId(network as u32);
         self.heard_at.insert(id, cx.now());
         match said {
-            // An agent that counts as disconnected, or had joined an earlier broker, joins at its
-            // next poll.
+            // An agent that is disconnected, or joined an earlier broker, joins at its next poll.
             AgentMessage::Join | AgentMessage::Asks => self.broker.handle_joined(id, Contract::default()),
             AgentMessage::Bids(bids) => drop(self.broker.handle_bids(id, *bids)),
             AgentMessage::Assent(assent) => self.broker.handle_assent(id, &assent),
@@ -477,8 +475,7 @@ impl BrokerApp {
             return;
         }
         if !self.is_alive {
-            // The new broker has only the last accepted decision; agents join it at their next
-            // poll.
+            // The new broker has only the last decision. Agents join it at their next poll.
             self.is_alive = true;
             let passed = now.saturating_since(Instant::ZERO).as_us();
             let mut broker =
@@ -571,8 +568,7 @@ impl BrokerApp {
             }
         };
         if let Some(Some((_, progress))) = self.streams.get_mut(stream as usize) {
-            // Nonzero, because the answer counts as complete at 0; its length is set when it is
-            // sent.
+            // Not 0, because an answer is complete at 0. The length is set on sending.
             (progress.asked, progress.left) = (0, 1);
         }
         self.control_bytes += HEAD_BYTES + TLS_RECORD_BYTES;

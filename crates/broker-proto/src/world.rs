@@ -30,7 +30,7 @@ impl City {
 /// A cluster, as its network knows it.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Site {
-    /// Number of the network.
+    /// Id of the network.
     pub network: u32,
     /// Number of the city.
     pub city: u32,

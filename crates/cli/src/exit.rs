@@ -86,7 +86,7 @@ macro_rules! ensure_usage {
 }
 
 /// Returns true if an error of another crate means a mistake in the command line, or in a file that
-/// it names. Errors that the system can cause, as a port in use does, are no mistakes.
+/// it names. Errors that the system can cause, such as a port in use, are no mistakes.
 fn is_mistake(error: &(dyn Error + 'static)) -> bool {
     fn of<E: Error + 'static>(error: &(dyn Error + 'static), is_one: impl Fn(&E) -> bool) -> bool {
         error.downcast_ref::<E>().is_some_and(is_one)

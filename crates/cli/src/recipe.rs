@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_lists_systems_and_limits_of_the_rule() {
+    fn recipe_lists_systems_and_limits_of_the_matched_rule() {
         let ours = family::recipes();
         let scenario = Scenario {
             sharing: Some(Sharing::Incomplete),

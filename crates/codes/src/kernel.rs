@@ -320,8 +320,8 @@ impl Engine {
             unsafe { output.write_bytes(0, len) };
         }
         if inputs.len() > PASS_INPUTS && len >= CHUNK_STEP && !matches!(self, Self::Plain) {
-            // SAFETY: the inputs are as long as the output, which is initialised and, as a unique
-            // borrow, overlaps no input.
+            // SAFETY: the inputs are as long as the output, which is initialised. The output is a
+            // unique borrow, so it overlaps no input.
             return unsafe { self.xor_many(inputs, output, len, accumulate) };
         }
         let chunk = if inputs.len() <= PASS_INPUTS { len } else { chunk_bytes(inputs.len() + 1) };
@@ -346,7 +346,7 @@ impl Engine {
                     *pointer = input.as_ptr().wrapping_add(at);
                 }
                 // SAFETY: the `pass.len` bytes from `at` on are inside the inputs and the output,
-                // which is initialised and, as a unique borrow, overlaps no input.
+                // which is initialised. The output is a unique borrow, so it overlaps no input.
                 unsafe { self.run(&pass, true) };
                 pass.accumulate = true;
             }

@@ -771,8 +771,8 @@ fn same_as(place: &Place, length: u64, hash: FileHash, attributes: Option<Attrib
     Err(exists(path))
 }
 
-/// Restricts the permissions of an identical existing file: rights of other users that they lack at
-/// the source are removed; none are added. If this user may not change them, a log line reports it.
+/// Removes group and other permissions that the source file does not grant from an existing file
+/// with the same content. Logs a warning if any permission must be removed.
 pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
     let Some(Attributes { mode, .. }) = attributes else { return };
     let Ok(found) = file.metadata() else { return };

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn long_idle_time_is_counted_at_once() {
+    fn long_idle_time_is_counted_in_one_step() {
         let mut observer = observer();
         let late = Instant::ZERO + observer.window * (1 << 32);
         for at in [Instant::ZERO, late] {

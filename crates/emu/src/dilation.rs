@@ -20,8 +20,8 @@ use std::time::Instant as WallInstant;
 /// Source: Documentation/networking/ip-sysctl.rst of Linux 6.18.
 const STRETCHED: [(&str, u64); 2] =
     [("ipv4/tcp_comp_sack_delay_ns", 1_000_000), ("ipv4/tcp_comp_sack_slack_ns", 100_000)];
-/// Path, default and maximum in seconds of the window of the minimum RTT. The kernel's maximum, a
-/// day, is longer than any run.
+/// Path of the setting for the window of the minimum RTT, and its default and maximum in seconds.
+/// The kernel's maximum, a day, is longer than any run.
 const MIN_RTT_WINDOW: (&str, u64, u64) = ("ipv4/tcp_min_rtt_wlen", 300, 86_400);
 /// Path of the minimum retransmission timeout, in microseconds of real time.
 const RTO_MIN: &str = "ipv4/tcp_rto_min_us";

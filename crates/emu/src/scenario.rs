@@ -154,7 +154,7 @@ pub struct Options<'a> {
     /// dilation.
     pub dilation: Option<Dilation>,
     /// The kernel's name of the hosts' congestion control, which may be a BPF program. `None` means
-    /// the scenario's control.
+    /// the scenario's congestion control.
     pub congestion_control: Option<&'a str>,
     /// Called with each emulation before its hosts start. The result is dropped after the run.
     pub started: Option<&'a dyn Fn(EmulationHandle) -> std::io::Result<Box<dyn Any>>>,
@@ -446,9 +446,9 @@ fn control_name<'a>(plan: &Plan, options: &Options<'a>) -> Result<&'a str, Scena
 }
 
 /// The kernel's name of the scenario's congestion control. Hosts set it on every socket, because
-/// not every machine permits any control as a site's default.
+/// not every machine permits every congestion control as a site's default.
 ///
-/// Errors: a control that no kernel has.
+/// Errors: a congestion control that no kernel has.
 pub fn congestion_control(plan: &Plan) -> Result<&'static str, ScenarioError> {
     linux_name(plan.scenario().transport.control, "transport.control")
 }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn change_names_one_direction_both_or_all_links() {
+    fn change_selects_one_direction_both_or_every_link() {
         let topology = internet2();
         let count =
             |t: &str| Change::parse(t, &topology).map(|c| (c.at, c.links.len(), c.to)).expect("well formed");

@@ -314,8 +314,8 @@ mod tests {
         let at = |us: u64| Instant::ZERO + Duration::from_us(us);
         // The second coflow reaches its threshold after 8000 bits at 4/7 Mb/s, which takes 14 ms.
         // Then the third coflow gets 4/7 and reaches its threshold 14 ms later. The first coflow
-        // has moved 8000 + 12,000 bits by then and gets the whole link, as it arrived first; the
-        // second and third coflow have 32,000 bits left each.
+        // has moved 8000 + 12,000 bits by then and gets the whole link, because it arrived first;
+        // the second and third coflow have 32,000 bits left each.
         let fell: Vec<_> = watched.fell.iter().map(|(coflow, queue, at)| (coflow.0, *queue, *at)).collect();
         assert_eq!(fell, [(0, 1, at(8_000)), (1, 1, at(22_000)), (2, 1, at(36_000))]);
         let done: Vec<_> = outcome.flows.iter().map(|flow| flow.completed).collect();

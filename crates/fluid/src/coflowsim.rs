@@ -7,7 +7,7 @@
 //! - *Arrivals.* CoflowSim admits coflows at the beginning of epochs of length [`EPOCH`],
 //!   together with the coflows that arrive during the epoch or at its end, so up to 10.24 s before
 //!   their arrival. Completion times count from the admission ([`Trace::as_coflowsim`]). This crate
-//!   admits coflows on arrival, as no scheduler knows future coflows.
+//!   admits coflows on arrival, because no scheduler knows future coflows.
 //! - *Volumes.* In CoflowSim each flow has whole megabytes, rounded up ([`Trace::as_coflowsim`]).
 //!   This crate uses the volumes in the trace, exact to a byte; the benchmark's trace has whole
 //!   megabytes.

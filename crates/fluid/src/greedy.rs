@@ -4,8 +4,8 @@
 //! On each link of its route, a flow can use the rate left by better flows. When a flow's rate
 //! changes, only worse flows on its links are visited again, the best flow first. A flow that gets
 //! a link displaces a worse flow, whose other link becomes free for further flows, and so on down
-//! the order. Of flows with the same route, only the best flow can have a rate, as it fills one of
-//! the route's links. Waiting is therefore organised by route, not by flow.
+//! the order. Of flows with the same route, only the best flow can have a rate, because it fills
+//! one of the route's links. Waiting is therefore organised by route, not by flow.
 
 use crate::active::{ActiveFlows, ROUNDING};
 use crate::allocator::Event;
@@ -21,8 +21,9 @@ type OrderKey = (u64, FlowId);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GreedyRates {
     links: Vec<Link>,
-    /// All routes of flows so far. `route_of` contains their indices.
+    /// All routes of flows so far.
     routes: Vec<Route>,
+    /// Index in `routes` of each route, by the links of the route.
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
     flows: Vec<RankedFlow>,
     /// Links with several served flows, whose positions may swap while they progress.

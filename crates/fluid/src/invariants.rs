@@ -6,9 +6,9 @@ use crate::allocator::{Allocator, Event};
 use crate::network::{FlowId, LinkId};
 use anabranch_units::Instant;
 
-/// Tolerance for the moved volume of a completed flow, relative to the flow's volume, as sums of
-/// rates and times are `f64`. The volume that a flow moves in a picosecond is tolerated in
-/// addition, as completions are rounded to picoseconds.
+/// Tolerance for the moved volume of a completed flow, relative to the flow's volume, because sums
+/// of rates and times are `f64`. The volume that a flow moves in a picosecond is tolerated in
+/// addition, because completions are rounded to picoseconds.
 const TOLERANCE: f64 = 1e-6;
 
 /// Invariant to be checked after each decision. [`ActiveFlows::decide`] itself checks that no link

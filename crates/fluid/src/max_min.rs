@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 #[derive(Clone, Debug, Default)]
 pub struct MaxMin {
     links: Vec<LinkFill>,
-    /// All routes of flows so far. `route_of` contains their indices.
+    /// All routes of flows so far.
     routes: Vec<Route>,
+    /// Index in `routes` of each route, by the links of the route.
     route_of: BTreeMap<SmallVec<[LinkId; 2]>, u32>,
     /// Index of the flow's route, and the flow's position in the route's list; by flow.
     places: Vec<(u32, u32)>,

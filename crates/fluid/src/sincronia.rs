@@ -7,7 +7,7 @@
 //! equal weight. Sincronia knows the volumes of flows that have arrived, but no future flows.
 //! Differs: the order is computed from the remaining volumes when a flow arrives or grows, and is
 //! kept until the next arrival or growth; the paper's online version delays coflows to epochs of
-//! doubling length, for its proof. A link's load is in seconds, as links have different rates.
+//! doubling length, for its proof. A link's load is in seconds, because links have different rates.
 //! Within a coflow the order is free; here flows with larger volumes come first.
 
 use crate::active::ActiveFlows;

@@ -8,10 +8,10 @@
 //! the other flows of its coflow if the coflow was alone; rates are weighted max-min. Coflows with
 //! a common bottleneck link therefore get the same rate on the link. Differs: Orchestra's
 //! controller divides every congested link evenly among coflows. Here a coflow has less weight on
-//! links other than its bottleneck, in proportion to its lower need, as max-min rates require a
-//! single weight per flow. Weights are computed from remaining volumes when a coflow arrives, grows
-//! or completes; Orchestra's weights are computed from initial volumes. The rate of a flow that
-//! completes before its coflow is shared by weight among flows on its links.
+//! links other than its bottleneck, in proportion to its lower need, because max-min rates require
+//! a single weight per flow. Weights are computed from remaining volumes when a coflow arrives,
+//! grows or completes; Orchestra's weights are computed from initial volumes. The rate of a flow
+//! that completes before its coflow is shared by weight among flows on its links.
 
 use crate::active::ActiveFlows;
 use crate::allocator::{Allocator, Event};

@@ -76,8 +76,7 @@ pub enum ClientEvent<S> {
         /// Bytes of the whole object.
         object_bytes: u64,
     },
-    /// A server has an object of an unexpected length. The client does not request the object from
-    /// this server again.
+    /// A server has an object of an unexpected length. The client requests it elsewhere.
     OtherVersion {
         /// The piece.
         piece: PieceId,
@@ -136,8 +135,7 @@ const EARLY_MAX: usize = 256;
 /// hop. `AWAITED_RTTS` round trips are added. Drivers request object descriptions in this time.
 const AWAITED: Duration = Duration::from_ms(100);
 const AWAITED_RTTS: u64 = 4;
-/// Approximate size of a request on the link: a pull message with a short name in a TLS record,
-/// with TCP and IP headers.
+/// Approximate size of a request on the link: a short pull message with TLS, TCP and IP headers.
 const REQUEST: ByteCount = ByteCount::new(130);
 
 #[derive(Debug)]
@@ -173,16 +171,15 @@ struct ServerState {
     was_asked: bool,
     /// Arrival times of the server's packets and control data.
     heard: deadlines::ServerArrivals,
-    /// Round-trip time of the connection's setup. `answered` is the shortest time from a request to
-    /// its answer.
+    /// Round-trip time of the connection's setup.
     rtt: Option<Duration>,
+    /// Shortest time from a request to its answer.
     answered: Option<Duration>,
     block_bytes: u32,
     /// Longest block received from the server, in bytes.
     came_block_bytes: u32,
     pulls: u32,
-    /// Rate of the server's fastest completed pull, in object bytes per second; `None` before the
-    /// first.
+    /// Rate of the server's fastest completed pull, in object bytes per second, if any.
     rate_bytes_per_s: Option<f64>,
     /// Recent delivery rate.
     pace: balance::DeliveryRate,
@@ -202,9 +199,9 @@ struct Pull<S> {
     server: ServerId,
     /// Requested byte range: start and end. An end of `None` means the end of the object.
     range: (u64, Option<u64>),
-    /// Requested maximum block length in bytes. `blocks_max` is the maximum number of blocks per
-    /// generation.
+    /// Requested maximum block length in bytes.
     block_bytes: u32,
+    /// Maximum number of blocks per generation.
     blocks_max: u32,
     asked_at: Instant,
     state: PullState<S>,
@@ -389,9 +386,9 @@ impl<S: Symbol> Client<S> {
         id
     }
 
-    /// Sets the holders of a beginning, and the length of its object: at least 1 byte. Bytes that
-    /// one holder does not deliver are then requested from another. Does nothing if the piece is
-    /// complete, failed or cancelled.
+    /// Sets the holders of an object's beginning, and the length of the object: at least 1 byte.
+    /// Bytes that one holder does not deliver are then requested from another. Does nothing if the
+    /// piece is complete, failed or cancelled.
     ///
     /// Panics: if a holder was not added.
     pub fn widen(&mut self, piece: PieceId, holders: Vec<ServerId>, object_bytes: u64) {
@@ -503,8 +500,7 @@ impl<S: Symbol> Client<S> {
         for id in its {
             told.extend(self.abandon(id, reason.to_owned()));
         }
-        // Records the loss for unfinished pieces without a pull at the server, so that they do not
-        // wait for it.
+        // Records the loss for unfinished pieces without a pull at the server.
         for at in 0..self.pieces.len() {
             let (id, state) = (PieceId(at as u32), &mut self.pieces[at]);
             let is_new = state.piece.holders.contains(&server)
@@ -546,13 +542,12 @@ impl<S: Symbol> Client<S> {
             let is_shared = left.len() > 1;
             let left = self.asked_of(left);
             // The server with the fewest pulls is preferred; among equals, the fastest. A server
-            // without a measured rate ranks first among equals, as it may be the fastest.
+            // without a measured rate ranks first among equals, because it may be the fastest.
             let load = |server: &&ServerId| {
                 let server = &self.servers[server.0 as usize];
                 (server.pulls, server.rate_bytes_per_s.map_or(0, |rate| u64::MAX - rate as u64))
             };
-            // Prevents the first connected server from taking every piece that other servers hold,
-            // too.
+            // Prevents the first connected server from taking pieces that other servers hold, too.
             let ready = |server: &&ServerId| {
                 let state = &self.servers[server.0 as usize];
                 let is_busy = || state.pulls as usize >= fair || self.ahead_of(**server) >= PULLS_AHEAD;
@@ -580,8 +575,7 @@ impl<S: Symbol> Client<S> {
         }
         self.regrant(false);
         let slot = self.slot();
-        // Requests leave in sequence, so a later request has already waited for the earlier
-        // requests' transmission.
+        // Requests leave in sequence, so a later one has waited for the earlier transmissions.
         let request = self.config.link.map_or(Duration::ZERO, |link| link.transmit_time(REQUEST));
         let step = Duration::from_ps(slot.as_ps().saturating_sub(request.as_ps()));
         for (number, id) in new.into_iter().enumerate() {
@@ -589,8 +583,7 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Number of a server's pulls that still expect first transmissions and not only
-    /// retransmissions.
+    /// Number of a server's pulls that expect more than retransmissions.
     fn ahead_of(&self, server: ServerId) -> usize {
         let is_ahead = |pull: &Pull<S>| match &pull.state {
             PullState::Receiving(receiver) => !receiver.is_ending(),
@@ -599,8 +592,7 @@ impl<S: Symbol> Client<S> {
         self.pulls.values().filter(|pull| pull.server == server && is_ahead(pull)).count()
     }
 
-    /// Makes servers available again that were dropped from a piece as slow. Returns false if no
-    /// such server is connected.
+    /// Makes slow servers of a piece available again. Returns false if none of them is connected.
     fn recall(&mut self, piece: PieceId) -> bool {
         let Self { servers, pieces, .. } = self;
         let PieceState { failures, slow, .. } = &mut pieces[piece.0 as usize];
@@ -679,8 +671,7 @@ impl<S: Symbol> Client<S> {
         self.control.push_back((pull.server, Control::Pull(request)));
     }
 
-    /// Handles a server's message. Ignores messages that only clients send, and messages about
-    /// another server's pull.
+    /// Handles a server's message. Ignores messages of clients and about other servers' pulls.
     pub fn handle_control(&mut self, now: Instant, server: ServerId, message: Control) {
         self.handle_heard(now, server);
         let Some(id) = message.pull() else { return };
@@ -799,8 +790,7 @@ impl<S: Symbol> Client<S> {
             self.strays += 1;
             return;
         };
-        // A lost control message arrives some round trips later. Packets are processed without that
-        // delay.
+        // A lost control message arrives some round trips later. Packets are not delayed by it.
         if let PullState::Asked { .. } = pull.state
             && let Some(layout) = self.pulls.get(&id).and_then(|pull| self.presumed(pull, &packet))
         {
@@ -809,8 +799,7 @@ impl<S: Symbol> Client<S> {
         let Some(pull) = self.pulls.get_mut(&id) else { return };
         let is_far = packet.generation >= self.config.window;
         match &mut pull.state {
-            // Before the server's answer, data may belong to another version; at most one window of
-            // data is kept.
+            // Until the server's answer, data may be of another version: one window is kept.
             PullState::Receiving(_) if !pull.is_said && is_far => self.strays += 1,
             PullState::Asked { early, .. } => {
                 // Keeps at most as many packets as the pull may accept later.
@@ -860,7 +849,7 @@ impl<S: Symbol> Client<S> {
             receiver.layout().bytes() as f64 / now.saturating_since(pull.asked_at).as_secs_f64().max(1e-6);
         let its = &mut self.servers[server.0 as usize];
         let state = &mut self.pieces[piece.0 as usize];
-        // A beginning is too short to measure the rate of the path.
+        // The beginning of an object is too short to measure the rate of the path.
         if !state.is_cut {
             its.brought(rate);
         }

@@ -24,9 +24,9 @@ const FIRST_FLIGHT_BYTES: u64 = 75_000;
 /// Maximum bytes sent per byte received. BBR's start sends 2.8 times the arriving rate, counts are
 /// credited up to twice the proven bytes, and the rate is kept for some round trips.
 const FLOOD_FACTOR: u64 = 16;
-/// Interval between probes of a silent path in microseconds. `ASK_BYTES` is the maximum size of a
-/// probe.
+/// Interval between probes of a silent path in microseconds.
 const ASK_EVERY_US: u64 = 10_000;
+/// Maximum size of a probe in bytes.
 const ASK_BYTES: u64 = 200;
 
 /// Numbers drawn from a list of bytes. Beyond the end of the list all numbers are 0.

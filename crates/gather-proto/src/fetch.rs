@@ -3,8 +3,8 @@
 //!
 //! The driver sets how many objects may be under way at once; the other objects wait for their turn
 //! (`turns`). One holder of each object is asked for a description (`describe`): its length,
-//! attributes and hash, unless a manifest gives them. The same holder is asked for the object's
-//! beginning at once (`early_request`). The [`Client`] then pulls the missing bytes, assigning
+//! attributes and hash, unless a manifest gives them. The same holder is immediately asked for the
+//! object's beginning (`early_request`). The [`Client`] then pulls the missing bytes, assigning
 //! ranges to servers. The bytes are written and checked against the hash. On a mismatch all holders
 //! are asked for their hashes, and the wrong parts are pulled once more from holders of the right
 //! version (`compare`). In a fetch of many objects, short objects arrive whole with their
@@ -216,9 +216,9 @@ struct Link {
     contents: BTreeSet<(Instant, usize)>,
     /// Current maximum number of contents requested from the server at once.
     contents_max: usize,
-    /// Time of the last reduction of `contents_max`. `slow_until` is the end of the period in which
-    /// the server counts as slow.
+    /// Time of the last reduction of `contents_max`.
     cut_at: Option<Instant>,
+    /// End of the period in which the server counts as slow.
     slow_until: Option<Instant>,
     rtt: Option<Duration>,
     /// Time of the server's last answer about an object.
@@ -267,16 +267,17 @@ pub struct Fetch<S> {
     pulls_max: usize,
     /// Whether there are several objects, so that short ones may arrive whole.
     is_many: bool,
-    /// Index of the first object that waits for its turn. `active` holds the objects under way: at
-    /// most `objects_max`.
+    /// Index of the first object that waits for its turn.
     next: usize,
+    /// Objects under way: at most `objects_max`.
     active: BTreeSet<usize>,
     /// Indices of objects, by the names of their parts at servers.
     by_name: BTreeMap<String, Vec<usize>>,
     /// Index of each piece's object, and the start of the piece's part in the object; `None` for a
     /// dropped piece.
     pieces: Vec<Option<(usize, u64)>>,
-    /// Received beginning of the single object, until its destination is open.
+    /// Early request for the beginning of the single object, until the object's destination is
+    /// open.
     early: Option<EarlyRequest<S>>,
     /// Pieces of the streamed object to request once more bytes are flushed.
     ahead: VecDeque<DeferredPiece>,

@@ -25,9 +25,9 @@ pub struct Layout {
 /// Maximum block length in bytes: the longest UDP datagram without headers.
 pub const BLOCK_BYTES_MAX: u32 = 65_000;
 
-/// Minimum block length in bytes, unless the pull is shorter. It keeps headers and bookkeeping
-/// small in comparison with the block. A packet of this length, headers included, fits
-/// [`crate::MTU_MIN`].
+/// Minimum block length in bytes, unless the pull is shorter. Headers and bookkeeping are then
+/// small in comparison with the block. A packet with one block of this length fits
+/// [`crate::MTU_MIN`], headers included.
 pub const BLOCK_BYTES_MIN: u32 = 480;
 
 /// Why a pull's bytes cannot be divided.

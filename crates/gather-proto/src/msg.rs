@@ -1,5 +1,4 @@
-//! Messages between client and servers: packets and feedback as datagrams, control messages on a
-//! stream.
+//! Messages between client and servers: datagrams, and control messages on a stream.
 //!
 //! All integers are big-endian. Each control message is preceded by its length in two bytes
 //! ([`Control::encode_framed`]). The layer below encrypts, and adds [`SEAL_BYTES`] to each
@@ -22,8 +21,7 @@ use reader::Reader;
 
 /// Protocol version, sent in each [`Control::Hello`].
 pub const VERSION: u8 = 11;
-/// Bytes that authentication adds to a datagram: a channel id of 8 bytes, a packet number of 4, and
-/// a tag of 16.
+/// Bytes that authentication adds to a datagram: channel id (8), packet number (4), and tag (16).
 pub const SEAL_BYTES: u32 = 28;
 /// Maximum length of an object's name, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 1_024;
@@ -44,8 +42,8 @@ pub const SHORT_MESSAGE_BYTES_MAX: usize = CONTROL_BYTES_MAX + SHORT_BYTES_MAX;
 /// The transmitted bits of a file's mode: its permissions.
 pub const MODE_BITS: u16 = 0o777;
 
-/// Number of a pull, unique for a client at a server. Of two concurrent pulls, the older has the
-/// lower number.
+/// Number of a pull, unique for a client at a server. Of concurrent pulls, older ones have lower
+/// numbers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PullId(pub u16);
 
@@ -79,8 +77,7 @@ impl<P> Packet<P> {
     /// Length of a packet's header in bytes under this rate control.
     pub const fn header_bytes(rate_control: RateControl) -> u32 {
         match rate_control {
-            // Kind, pull, number, generation and id. The sending time is recorded at the server
-            // only.
+            // Kind, pull, number, generation and id. The sending time is known to the server only.
             RateControl::Bbr => 1 + 2 + 3 + 2 + 2,
             RateControl::Tfrc => 1 + 2 + 4 + TIMING_BYTES + 4 + 4,
         }
@@ -121,8 +118,7 @@ impl Numbers {
 pub struct Timing {
     /// Time of sending by the server's clock, in whole nanoseconds.
     pub sent_at: Instant,
-    /// The server's estimate of the round-trip time, in whole microseconds; `None` before the first
-    /// estimate.
+    /// The server's estimate of the round-trip time in whole microseconds, if there is one.
     pub rtt: Option<Duration>,
 }
 
@@ -392,8 +388,7 @@ impl WireMessage for Datagram<Bytes> {
     }
 }
 
-/// Writes the low `bytes` bytes of a number, at most eight. A number that does not fit is replaced
-/// by the maximum.
+/// Writes the low `bytes` bytes, at most eight, of `number`, or the maximum if it does not fit.
 fn put_low(out: &mut Vec<u8>, bytes: usize, number: u64) {
     let most = u64::MAX >> (8 * (8 - bytes));
     out.extend_from_slice(&number.min(most).to_be_bytes()[8 - bytes..]);
@@ -449,8 +444,7 @@ pub struct Request {
     pub start_after: Duration,
     /// Round-trip time measured by the client.
     pub rtt: Option<Duration>,
-    /// Number of servers that the client may use at once. Their first flights share the client's
-    /// link.
+    /// Number of servers that may send at once. Their first flights share the client's link.
     pub servers: u16,
 }
 
@@ -555,8 +549,7 @@ pub enum Control {
         /// The whole content.
         content: Bytes,
     },
-    /// Progress on a requested hash, sent repeatedly while the server reads the object or serves
-    /// other clients first.
+    /// Progress on a requested hash, repeated while the server reads the object or is busy.
     Hashing {
         /// The object's name.
         object: String,
@@ -587,8 +580,7 @@ pub enum Control {
     },
     /// End of a page.
     ListEnd {
-        /// Start of the next page; `None` if the list is complete. An error is the reason of a
-        /// failure, in one line.
+        /// Start of the next page, if any. An error is the reason of a failure, in one line.
         next: Result<Option<String>, String>,
     },
     /// The server's next channel of datagrams, sent before the keys of the current channel wear

@@ -32,15 +32,15 @@ const FIRST_BYTES_PER_S: f64 = 36e6 / 8.0;
 const FIRST_BYTES_ALL: u64 = 128_000;
 const FIRST_BYTES: u64 = 72_000;
 /// Initial window in packets: at least `FIRST_PACKETS` for one server, at most `FIRST_PACKETS_ALL`
-/// for many servers together, as a short queue holds no more. Each server has at least
+/// for many servers together, because a short queue holds no more. Each server has at least
 /// `FIRST_PACKETS_MIN`, because BBR keeps at least four packets in flight.
 pub(crate) const FIRST_PACKETS: u64 = 10;
 pub(crate) const FIRST_PACKETS_ALL: u64 = 64;
 pub(crate) const FIRST_PACKETS_MIN: u64 = 4;
 /// Round-trip time from which the first flight leaves as a train at the rate `TRAIN_BYTES_PER_S`.
-/// The start then continues at the train's arriving rate, for all servers together, as each server
-/// measures the client's link. On shorter paths the start costs less (an eighth of the time of 64
-/// MiB over 1 Gbit/s and 20 ms), and slow links hold less than a train.
+/// The start then continues at the train's arriving rate, for all servers together, because each
+/// server measures the client's link. On shorter paths the start costs less (an eighth of the time
+/// of 64 MiB over 1 Gbit/s and 20 ms), and slow links hold less than a train.
 const TRAIN_RTT_MIN: Duration = Duration::from_ms(50);
 const TRAIN_BYTES_PER_S: f64 = 1e9 / 8.0;
 /// Ratio of the grant to the model's rate below which the grant limits a server. Measurements of
@@ -174,14 +174,15 @@ pub(crate) struct Path {
     /// Smoothed round-trip time, and its smoothed mean deviation.
     rtt: Option<Duration>,
     deviation: Duration,
-    /// Start of the current silence. `is_waiting` is whether packets are in flight, so that silence
-    /// is measured.
+    /// Start of the current silence.
     silent_since: Instant,
+    /// Whether packets are in flight, so that silence is measured.
     is_waiting: bool,
-    /// Number of packets sent beyond the window in this silence. `probed_at` is the time of the
-    /// last of them, and `may_probe` is whether another packet may leave.
+    /// Number of probes, packets sent beyond the window, in this silence.
     probes: u32,
+    /// Time of the last probe.
     probed_at: Instant,
+    /// Whether another probe may leave.
     may_probe: bool,
     /// Decaying sums of lost bytes, and of lost and delivered bytes together.
     lost: f64,

@@ -277,7 +277,7 @@ impl<S: Symbol> Receiver<S> {
     pub const fn set_grant(&mut self, grant: Option<BitRate>) {
         self.receiving.grant = grant;
     }
-    /// Whether a changed grant is worth an immediate feedback: always if it is lower, as other
+    /// Whether a changed grant is worth an immediate feedback: always if it is lower, because other
     /// servers may already send more; if it is higher, only if by more than a seventh.
     pub fn is_regranted(&self) -> bool {
         match (self.receiving.grant, self.told_grant) {

@@ -85,8 +85,7 @@ pub(crate) struct SenderParams {
     pub unproven_max: ByteCount,
 }
 
-/// Upper bound on the losses among `packets` at a loss rate of `share`, exceeded in one of some
-/// fifty cases.
+/// Bound on the losses among `packets` at a loss rate of `share`, exceeded in one of fifty cases.
 fn likely_lost(packets: u32, share: f64) -> u32 {
     let lost = f64::from(packets) * share;
     (lost + AHEAD_DEVIATIONS * lost.sqrt()).ceil() as u32
@@ -135,8 +134,7 @@ struct InFlightPacket {
 enum Rate {
     Tfrc {
         tfrc: Box<Tfrc>,
-        /// Packets before this number count as acknowledged: those before the highest number in
-        /// feedback, or all packets after a timeout.
+        /// Packets before this number count as acknowledged: by feedback or a timeout.
         heard: u32,
     },
     /// The path, shared with other pulls, controls the rate. The fields hold the counts of the last
@@ -169,15 +167,14 @@ pub(crate) struct Sender<S> {
     sequence: u32,
     nonces: Nonces,
     credit: Credit,
-    /// The lowest incomplete generation at the client. `open` holds this generation and the
-    /// following ones.
+    /// The lowest incomplete generation at the client.
     base: u32,
+    /// The generation `base` and the following ones.
     open: VecDeque<OpenGeneration<S>>,
     /// The generation whose blocks are being sent.
     fresh: u32,
     on_way: VecDeque<InFlightPacket>,
-    /// Number of the oldest records in `on_way` whose packets count as lost because their feedback
-    /// is overdue.
+    /// Number of the oldest records in `on_way` whose packets count as lost: feedback is overdue.
     late: usize,
     /// Number of owed sums; 0 if no generation needs to be searched for one.
     owed: u32,
@@ -303,8 +300,7 @@ impl<S: Symbol> Sender<S> {
         let blocks = |open: &OpenGeneration<S>| open.blocks.iter().map(bytes).sum::<u64>();
         self.open.iter().map(blocks).sum()
     }
-    /// Bytes of all open generations, each counted at the maximum length, plus the records of
-    /// packets in flight.
+    /// Bytes of all open generations at their maximum length, plus records of packets in flight.
     pub fn wanted_bytes(&self) -> u64 {
         let records = self.on_way.len() * size_of::<InFlightPacket>();
         self.open.len() as u64 * self.generation_bytes() + records as u64
@@ -323,8 +319,7 @@ impl<S: Symbol> Sender<S> {
         self.is_over
     }
 
-    /// The next generation whose blocks must be supplied, as they will be sent soon. Each
-    /// generation is returned once.
+    /// The next generation whose blocks will be sent soon. Each generation is returned once.
     pub fn poll_wanted(&mut self) -> Option<u32> {
         let next = self.base + self.open.len() as u32;
         let end = self.sending.layout.generations().min(self.base + self.sending.window);
@@ -418,8 +413,7 @@ impl<S: Symbol> Sender<S> {
             && arrived.delay > Duration::ZERO
             && arrived.received == heard
         {
-            // After a long silence, packets count as lost if they left long enough ago to have been
-            // acknowledged.
+            // After a long silence, packets count as lost if their acknowledgement is overdue.
             let until = self.on_way.get(self.late).map_or(self.sequence, |first| first.sequence);
             self.write_off(until, path);
         }
@@ -494,8 +488,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Drops the records of packets before `next`, and counts overdue packets as no longer in
-    /// flight.
+    /// Drops records of packets before `next`. Overdue packets no longer count as in flight.
     fn forget(&mut self, now: Instant, next: u32, path: Option<&Path>) {
         let patience = self
             .rtt(path)
@@ -529,8 +522,8 @@ impl<S: Symbol> Sender<S> {
     }
 
     /// Counts packets as no longer in flight once they are older than the path's patience. Until
-    /// the next feedback the pull then has at most one packet in flight, as other pulls on the path
-    /// may still make progress.
+    /// the next feedback the pull then has at most one packet in flight, because other pulls on the
+    /// path may still make progress.
     pub fn expire(&mut self, now: Instant, path: &mut Path) {
         let patience = path.patience();
         let Rate::Path { .. } = self.rate else { return };
@@ -561,8 +554,7 @@ impl<S: Symbol> Sender<S> {
         }
     }
 
-    /// Number of sums to send for the open generation at index `at`. The first `pressing` open
-    /// generations block the window.
+    /// Number of sums to send for open generation `at`. The first `pressing` ones block the window.
     fn owed_of(&self, at: usize, pressing: usize, path: Option<&Path>) -> u32 {
         let (open, generation) = (&self.open[at], self.base + at as u32);
         match open.lacks {
@@ -609,8 +601,7 @@ impl<S: Symbol> Sender<S> {
         })
     }
 
-    /// Generation and id of the next packet. A pull that has used up its packet numbers or ids
-    /// sends nothing more, and ends by timeout.
+    /// Generation and id of the next packet. Without numbers or ids, the pull ends by timeout.
     fn next_packet(&self, path: Option<&Path>, unasked: UnrequestedSums) -> Option<(u32, u32)> {
         let most = Numbers::of(self.sending.rate_control);
         let next = self.next_of(path, unasked).filter(|_| !self.is_over && self.sequence < most.packets);
@@ -638,8 +629,7 @@ impl<S: Symbol> Sender<S> {
         Some((self.fresh, open.next_id))
     }
 
-    /// The next packet due. `path` is the pull's path if BBR controls the rate, and must have room
-    /// for a packet.
+    /// The next packet due. With BBR, `path` is the pull's path, and must have room for a packet.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -725,8 +715,7 @@ impl<S: Symbol> Sender<S> {
         self.heard_at
     }
 
-    /// Time at which the pull of a silent client ends. `heard_at` is the time of the last feedback
-    /// on any of its pulls.
+    /// Time at which a silent client's pull ends. `heard_at` is the time of its last feedback.
     fn gives_up_at(&self, heard_at: Instant) -> Instant {
         self.heard_at.max(heard_at) + self.sending.give_up
     }
@@ -744,8 +733,7 @@ impl<S: Symbol> Sender<S> {
                 (tfrc.timer().min(gives_up), (!self.is_unproven()).then_some(self.next_at))
             }
             (Rate::Path { is_silent, inflight, .. }, Some(path)) => {
-                // Without room, the next packet waits for feedback, or until packets in flight
-                // count as lost.
+                // Without room, the next packet waits for feedback, or until packets are lost.
                 let may = path.has_room() && (!is_silent || *inflight == 0);
                 let expires = self.on_way.front().map(|first| first.sent_at + path.patience());
                 (gives_up.min(expires.unwrap_or(gives_up)), may.then(|| self.next_at.max(path.next_at())))
@@ -756,8 +744,7 @@ impl<S: Symbol> Sender<S> {
         Some(send_at.map_or(due, |at| due.min(at)))
     }
 
-    /// Handles the passing of time up to `now`. `heard_at` is the time of the last feedback on any
-    /// of the client's pulls.
+    /// Handles the time up to `now`. `heard_at` is the time of the client's last feedback.
     pub fn handle_timeout(&mut self, now: Instant, heard_at: Instant) {
         if self.is_over {
             return;

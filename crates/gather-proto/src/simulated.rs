@@ -144,9 +144,9 @@ pub struct GatherApp {
     /// Code of a block in LTTP's mode; it gives the number of blocks that each packet names.
     code: Option<Code>,
     neighbours: Vec<u32>,
-    /// Number of packets sent by all servers. `named` counts the blocks named by packets in LTTP's
-    /// mode.
+    /// Number of packets sent by all servers.
     sent: u64,
+    /// Number of blocks named by packets in LTTP's mode.
     named: u64,
     /// Longest time for opening a connection so far.
     rtt: Duration,

@@ -42,9 +42,9 @@ use tokio::time::timeout;
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Minimum of that time if the user sets the limit of silence.
 const ANSWER_TIME_MIN: Duration = Duration::from_secs(10);
-/// Maximum number of greetings sent to a server that drops the connection unanswered. `GREET_AGAIN`
-/// is the pause between greetings.
+/// Maximum number of greetings sent to a server that drops the connection unanswered.
 const GREETINGS: u32 = 5;
+/// Pause between the greetings sent to a server that drops the connection unanswered.
 const GREET_AGAIN: Duration = Duration::from_millis(20);
 /// Interval between keep-alive messages. Servers close connections that are idle for minutes.
 const HERE_EVERY: Duration = Duration::from_secs(60);

@@ -43,9 +43,9 @@ const OBJECTS_MAX: u64 = 512;
 /// Number of descriptors for an object under way: its folder, its bytes, its journal, and a file
 /// under inspection.
 const OBJECT_DESCRIPTORS: u64 = 4;
-/// Number of descriptors for a server's connection. `OWN_DESCRIPTORS` counts the other descriptors:
-/// the runtime, sockets, keys, and the terminal.
+/// Number of descriptors for a server's connection.
 const SERVER_DESCRIPTORS: u64 = 4;
+/// Number of other descriptors: for the runtime, sockets, keys, and the terminal.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Settings of a fetch.

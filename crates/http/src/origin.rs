@@ -177,7 +177,7 @@ impl Origin {
         &self.inner.authority
     }
 
-    /// Requests `target`, a path with query. Returns once the head of the answer has arrived.
+    /// Requests `target`, a path with query. Returns once the headers of the answer have arrived.
     ///
     /// Errors: an invalid target; the connection's errors.
     pub async fn get(&self, target: &str, headers: &HeaderMap) -> io::Result<Reply> {

@@ -96,7 +96,7 @@ impl Namespace {
     }
 
     /// Path for other programs, such as `ip link set DEVICE netns PATH` or `nsenter --net=PATH`.
-    /// Valid while this value lives.
+    /// Valid until this value is dropped.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }

@@ -31,17 +31,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-/// Most channels of a directory.
+/// Maximum number of channels of a directory.
 pub const CHANNELS_MAX: usize = 65_536;
-/// Most renditions of a channel.
+/// Maximum number of renditions of a channel.
 pub const RENDITIONS_MAX: usize = 32;
-/// Most edges that a group lists.
+/// Maximum number of edges that a group lists.
 pub const GROUP_EDGES_MAX: usize = 64;
-/// Most addresses of an edge. With 8 records a DNS answer stays small.
+/// Maximum number of addresses of an edge. With 8 records a DNS answer stays small.
 pub const EDGE_ADDRESSES_MAX: usize = 8;
-/// Most address prefixes of all groups: about the size of the Internet's routing table.
+/// Maximum number of address prefixes of all groups: about the size of the Internet's routing
+/// table.
 pub const PREFIXES_MAX: usize = 1_048_576;
-/// Most planned edges: pairs of a group and an object.
+/// Maximum number of planned edges: pairs of a group and an object.
 pub const PLACES_MAX: usize = 1_048_576;
 /// Longest text of a directory: room for [`PREFIXES_MAX`] prefixes and [`PLACES_MAX`] planned
 /// edges.
@@ -154,7 +155,7 @@ pub enum DirectoryError {
         what: String,
         /// Number of entries.
         count: usize,
-        /// Most entries allowed.
+        /// Maximum number of entries allowed.
         most: usize,
     },
     /// A name that is not a DNS label in lower case.

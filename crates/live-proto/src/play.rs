@@ -28,7 +28,7 @@ use anabranch_media::hls::{ByteRange, DateTime, PlaylistError};
 use anabranch_units::Duration;
 use std::fmt;
 
-/// Most edges of a player.
+/// Maximum number of edges of a player.
 pub const EDGES_MAX: usize = 64;
 /// Duration of media in a player's buffer above which the player requests nothing more.
 pub const BUFFER_MAX: Duration = Duration::from_secs(30);

@@ -37,7 +37,7 @@ impl Pieces for Viewer {
     }
 }
 
-/// Joins an object, and answers as soon as its head is available.
+/// Joins an object, and answers as soon as its headers are available.
 pub(crate) async fn answer(
     shared: &Arc<Shared>,
     request: JoinRequest,

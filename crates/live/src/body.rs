@@ -13,7 +13,8 @@ use std::task::{Context, Poll, ready};
 
 /// Time after which a refused client may retry, in seconds.
 pub(crate) const RETRY_AFTER_S: u64 = 1;
-/// Most bytes of an answer that the kernel buffers for a client: several parts of 200 ms.
+/// Maximum number of bytes of an answer that the kernel buffers for a client: several parts of 200
+/// ms.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 256 << 10;
 
 /// Source of a resource's bytes as they become available.

@@ -46,15 +46,15 @@ use transfers::Transfers;
 const DESCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 /// Longest wait for the answer to a report.
 const REPORT_TIME: std::time::Duration = std::time::Duration::from_secs(3);
-/// Most reports that wait for the controller. A further report is dropped, and the next is
-/// complete.
+/// Maximum number of reports that wait for the controller. A further report is dropped, and the
+/// next is complete.
 const REPORTS_MAX: usize = 4;
 /// Longest wait of a viewer or an upstream request for a route.
 const ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(3);
 /// Longest wait for a route if the controller alone decides. It exceeds the controller's usual
 /// round and the stages of its plan.
 const CENTRAL_ROUTE_TIME: std::time::Duration = std::time::Duration::from_secs(15);
-/// Most viewers that wait for a decision.
+/// Maximum number of viewers that wait for a decision.
 const WAITING_MAX: usize = 16_384;
 /// Window of the estimate of viewers. It exceeds the pauses of players with segments of 10 s.
 const AUDIENCE_WINDOW: Duration = Duration::from_secs(15);
@@ -613,7 +613,7 @@ async fn report(shared: Arc<Shared>, mut due: mpsc::Receiver<Report>) {
                 if !std::mem::replace(&mut is_heard, true) {
                     tracing::info!("controller at {}: answers again", client.address());
                 }
-                // The network comes first, as the tables may name its new nodes.
+                // The network comes first, because the tables may name its new nodes.
                 follower.follow(&shared, client, &reply).await;
                 shared.with(|state, now| {
                     let messages = reply.messages.into_iter();

@@ -38,9 +38,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 use wire::{EventView, ReportReply, RoundView};
 
-/// Most events, and most rounds, kept for operators.
+/// Maximum number of events, and of rounds, kept for operators.
 const HISTORY_MAX: usize = 1_000;
-/// Most messages kept for one node until its next report.
+/// Maximum number of messages kept for one node until its next report.
 const MAILBOX_MAX: usize = 64;
 /// Nice value of the optimiser's thread (nice(1)).
 const NICE: i32 = 10;

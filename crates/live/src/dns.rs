@@ -30,7 +30,7 @@ use tokio::sync::watch;
 
 /// Longest query in bytes. Longer queries are dropped.
 const QUESTION_BYTES_MAX: usize = 4_096;
-/// Most attempts to find a port that is free for both UDP and TCP.
+/// Maximum number of attempts to find a port that is free for both UDP and TCP.
 const PORT_ATTEMPTS_MAX: usize = 16;
 /// Shortest interval between two log lines about malformed queries.
 const LOG_EVERY: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub struct DnsConfig {
     pub ttl_s: u32,
     /// Limits of TCP connections.
     pub admission: AdmissionLimits,
-    /// Most answers per second over UDP. Above this rate each network still gets
+    /// Maximum number of answers per second over UDP. Above this rate each network still gets
     /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers, and further queries are dropped.
     pub answers_per_s_max: u64,
 }

@@ -17,7 +17,7 @@ const PROBE_TIME: Duration = Duration::from_millis(250);
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
 /// Time for which a parent with another timeline is not asked for that stream.
 const REFUSED_TIME: Duration = Duration::from_secs(60);
-/// Most streams for which parents are refused.
+/// Maximum number of streams for which parents are refused.
 const REFUSED_MAX: usize = 4_096;
 
 /// Chooses the parent of each upstream request. A [`Hop`] is an index into

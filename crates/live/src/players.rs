@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Most players in a process.
+/// Maximum number of players in a process.
 pub const PLAYERS_MAX: usize = 20_000;
 
 /// Number of characters of a URL that a message shows.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// Pause before a lost connection is opened again.
 const PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
-/// Most fragments that wait for a slow connection.
+/// Maximum number of fragments that wait for a slow connection.
 const FRAGMENTS_MAX: usize = 4;
 /// Number of bytes of an answer that a log line shows.
 const SHOWN_MAX: usize = 200;

@@ -256,7 +256,7 @@ async fn forward(
             (Flow::Continue, None) => {}
         }
     }
-    // No await may come before this: the relay may have cancelled the task, as the object is
+    // No await may come before this: the relay may have cancelled the task, because the object is
     // complete.
     reply.finish();
     Ok(())

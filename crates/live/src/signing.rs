@@ -25,9 +25,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Allowed length of a secret, in bytes.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 32..=256;
-/// Most secrets that are valid at the same time, so that a secret can be replaced gradually.
+/// Maximum number of secrets that are valid at the same time, so that a secret can be replaced
+/// gradually.
 pub const SECRETS_MAX: usize = 2;
-/// Most path segments that a signature can cover.
+/// Maximum number of path segments that a signature can cover.
 const DEPTH_MAX: usize = 8;
 /// Prefix of the signed text. It invalidates signatures made for another purpose or format.
 const CONTEXT: &str = "anabranch live url 1";

@@ -80,7 +80,7 @@ pub struct SourceConfig {
     /// Whether published segments are numbered by the media time, so that two sources that receive
     /// one encoder's output yield equal names and bytes. The media time must never decrease.
     pub is_timeline_shared: bool,
-    /// Most renditions of all channels.
+    /// Maximum number of renditions of all channels.
     pub renditions_max: usize,
     /// Time without a byte after which a publisher is disconnected, and time without a publisher
     /// after which the stream ends for players.
@@ -602,7 +602,7 @@ fn multivariant_answer(playlist: &MultivariantPlaylist) -> Response<SourceBody> 
     response
 }
 
-/// Answers a request as soon as its head is available.
+/// Answers a request as soon as the headers of the answer are available.
 async fn resource(
     channel: &Arc<Channel>,
     now: Instant,

@@ -34,7 +34,7 @@ pub struct SteeringConfig {
     pub limits: PlainLimits,
     /// Trusted proxies, and web origins that may send credentials.
     pub clients: Clients,
-    /// Most answers per second. Above this rate each network still gets
+    /// Maximum number of answers per second. Above this rate each network still gets
     /// [`anabranch_http::plain::ADDRESS_REQUESTS_PER_S`] answers, and other players must retry
     /// later.
     pub answers_per_s_max: u64,

@@ -23,7 +23,7 @@ const CHECK_PAUSE: Duration = Duration::from_secs(10);
 const WATCHED_TIME: Duration = Duration::from_secs(30);
 /// Longest wait for a parent's playlist.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// Most streams that are checked.
+/// Maximum number of streams that are checked.
 const STREAMS_MAX: usize = 1_024;
 
 /// Streams that are watched by viewers.

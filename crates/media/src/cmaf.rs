@@ -40,12 +40,12 @@ pub const INIT_BYTES_MAX: usize = 1 << 20;
 pub const MOOF_BYTES_MAX: usize = 1 << 20;
 /// Largest sample.
 pub const SAMPLE_BYTES_MAX: usize = 16 << 20;
-/// Most samples of a fragment.
+/// Maximum number of samples of a fragment.
 pub const SAMPLES_MAX: usize = 20_000;
-/// Most samples of a fragment that have no data, such as empty subtitles. Empty samples use no
-/// bytes of the stream, so this limit bounds the queue of the reader.
+/// Maximum number of samples of a fragment that have no data, such as empty subtitles. Empty
+/// samples use no bytes of the stream, so this limit bounds the queue of the reader.
 pub const EMPTY_SAMPLES_MAX: usize = 100;
-/// Most tracks of a stream.
+/// Maximum number of tracks of a stream.
 pub const TRACKS_MAX: usize = 8;
 
 /// A point on the media timeline, which the encoder sets.
@@ -185,7 +185,7 @@ pub enum StreamError {
     TooMany {
         /// Kind of the entries.
         what: &'static str,
-        /// Most entries allowed.
+        /// Maximum number of entries allowed.
         max: usize,
     },
     /// A value is out of its range.

@@ -9,7 +9,7 @@
 
 use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
-/// Most reports in one request.
+/// Maximum number of reports in one request.
 pub const REPORTS_MAX: usize = 1_000;
 /// Longest report.
 pub const REPORT_BYTES_MAX: usize = 4_096;

@@ -29,13 +29,15 @@ use std::sync::Arc;
 
 /// Longest playlist that is read.
 pub const PLAYLIST_BYTES_MAX: usize = 1 << 20;
-/// Most lines of a playlist. A tag takes 256 bytes of memory, so this limit bounds memory.
+/// Maximum number of lines of a playlist. A tag takes 256 bytes of memory, so this limit bounds
+/// memory.
 pub const LINES_MAX: usize = 32_768;
-/// Most segments of a playlist.
+/// Maximum number of segments of a playlist.
 pub const SEGMENTS_MAX: usize = 8_192;
-/// Most parts of a playlist, summed over all segments.
+/// Maximum number of parts of a playlist, summed over all segments.
 pub const PARTS_MAX: usize = 8_192;
-/// Most variants of a multivariant playlist; also most renditions, and most rendition reports.
+/// Maximum number of variants of a multivariant playlist, of its renditions, and of rendition
+/// reports.
 pub const VARIANTS_MAX: usize = 256;
 /// Longest URI, name or codec string.
 pub const TEXT_BYTES_MAX: usize = 2_048;
@@ -211,7 +213,7 @@ pub enum PlaylistError {
     TooMany {
         /// Kind of the entries.
         what: &'static str,
-        /// Most entries allowed.
+        /// Maximum number of entries allowed.
         max: usize,
     },
     /// The bytes are not UTF-8 text.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io::Read;
 use std::net::IpAddr;
 
-/// Most prefixes of a table.
+/// Maximum number of prefixes of a table.
 pub const PREFIXES_MAX: usize = 4_000_000;
 
 /// Length and bits of a prefix, as IPv6; IPv4 is mapped to IPv6 (RFC 4291, section 2.5.5.2).

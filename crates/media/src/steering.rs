@@ -7,10 +7,10 @@
 //! of the viewer, so a steering server keeps no state of viewers.
 //!
 //! Source: HLS: Pantos, *HTTP Live Streaming 2nd Edition*, draft-pantos-hls-rfc8216bis, section 7;
-//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host only, as
-//! DASH has no other replacement, and no clone has the name of its base. Leaves out: sockets; the
-//! order of the pathways, which the caller chooses. Read [`SteeringManifest`], [`SteeringQuery`]
-//! and [`Pathway`] first.
+//! DASH: ETSI TS 103 998, *Content Steering for DASH*. Differs: clones replace the host only,
+//! because DASH has no other replacement, and no clone has the name of its base. Leaves out:
+//! sockets; the order of the pathways, which the caller chooses. Read [`SteeringManifest`],
+//! [`SteeringQuery`] and [`Pathway`] first.
 
 use anabranch_units::BitRate;
 use anabranch_units::text::is_printable;
@@ -21,14 +21,15 @@ use std::fmt;
 
 /// Default time to live of a steering manifest, in seconds (HLS, section 7.1; DASH has the same).
 pub const TTL_S: u32 = 300;
-/// Most preferred pathways of a steering manifest, and most pathways that are read from a player's
-/// query.
+/// Maximum number of preferred pathways of a steering manifest, and of pathways that are read from
+/// a player's query.
 pub const PATHWAYS_MAX: usize = 6;
 /// Longest name of a pathway, a location or a provider.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Longest query: the parameters of the viewer and of the player, and [`OTHERS_BYTES_MAX`].
 pub const QUERY_BYTES_MAX: usize = 4_096;
-/// Most bytes of the parameters for other servers in a query, such as tokens and signatures.
+/// Maximum number of bytes of the parameters for other servers in a query, such as tokens and
+/// signatures.
 pub const OTHERS_BYTES_MAX: usize = 2_048;
 /// Parameter that contains a player's report (CTA-5004).
 const REPORT_PARAMETER: &str = "CMCD";

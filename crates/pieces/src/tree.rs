@@ -26,8 +26,9 @@ pub struct PieceHasher {
     /// Lengths of the parts that have not begun: the head, if the piece begins within a chunk, and
     /// then the subtrees.
     ahead: VecDeque<u64>,
-    /// Beginning of the current part in the file. `lacks` is the number of its missing bytes.
+    /// Beginning of the current part in the file.
     start: u64,
+    /// Number of missing bytes of the current part.
     lacks: u64,
     hasher: blake3::Hasher,
     /// Hash of the head: the bytes before the first whole chunk of the piece.

@@ -7,12 +7,12 @@
 //!
 //! Each TCP connection that sends 50 kB or more is announced as part of one coflow, which an
 //! environment variable names. The announcement is made in the call that passes 50 kB, and again
-//! whenever the connection has a quarter more to send. `sendfile`, `write`, `send` and `sendto`
-//! announce before they send, so large calls announce more than has been sent; `writev` and
-//! `sendmsg` announce afterwards. The agent detects the end of a connection by itself, and only
-//! once all of its data has moved; so `close` announces nothing. A restarted agent gets an
-//! announcement when a connection has a quarter more to send than was announced last. It gets none
-//! for a connection that was fully announced (rules may match the connection).
+//! whenever the connection's bytes reach 1.25 times the last announced count. `sendfile`, `write`,
+//! `send` and `sendto` announce before they send, so large calls announce more than has been sent;
+//! `writev` and `sendmsg` announce afterwards. The agent detects the end of a connection by itself,
+//! and only once all of its data has moved; so `close` announces nothing. A restarted agent learns
+//! of a connection only from its next announcement. If the remaining bytes cause no further
+//! announcement, only the agent's own rules can assign the connection to a coflow.
 //!
 //! **Effects on the program.** The only effect is the time of the calls. No call's result and no
 //! `errno` changes. The library keeps no descriptor open, takes no lock, allocates no memory and

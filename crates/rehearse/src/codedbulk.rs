@@ -154,18 +154,18 @@ pub struct TransferRow {
     pub planned_flows_mbps: f64,
     /// Number of flows that are coded sums.
     pub coding_flows: usize,
-    /// Measured rate of each destination over the window.
+    /// Measured rate of each destination over the measurement window.
     pub rates_mbps: Vec<f64>,
-    /// Reasons for stopped or postponed attempts before the window's end.
+    /// Reasons for stopped or postponed attempts before the measurement window's end.
     pub stops: Vec<String>,
 }
 
 /// The conditions and the quality of a measurement.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct MeasurementConditions {
-    /// Time between the last transfer's start and the window.
+    /// Time between the last transfer's start and the measurement window, in seconds.
     pub warm_up_s: u64,
-    /// Length of the window.
+    /// Length of the measurement window in seconds.
     pub window_s: f64,
     /// Congestion control on every hop, by the kernel's name.
     pub congestion_control: String,
@@ -200,11 +200,11 @@ pub struct MeasurementConditions {
     /// 99th percentile of the generators' lateness, at the worst site: a measure of missing
     /// processor time.
     pub programs_late_us_p99: u64,
-    /// Bytes on each link in the window, by link id.
+    /// Bytes on each link in the measurement window, by link id.
     pub link_bytes: Vec<u64>,
-    /// Mean share of the links' capacity that was used in the window.
+    /// Mean share of the links' capacity that was used in the measurement window.
     pub link_share_mean: f64,
-    /// Packets dropped by full queues until the end of the window.
+    /// Packets dropped by full queues until the end of the measurement window.
     pub queue_drops: u64,
 }
 
@@ -464,8 +464,8 @@ impl Window {
         let grown = heard.grown.get(site).unwrap_or(&empty);
         let seen: Vec<_> = grown.iter().filter(|(at, _)| (self.begin..=self.end).contains(at)).collect();
         match (seen.first(), seen.last()) {
-            // If these reports are closer than half of the window, the transfer has stalled, so the
-            // rate is taken over the whole window.
+            // If the time between these reports is less than half of the measurement window, the
+            // transfer has stalled, so the rate is taken over the whole window.
             (Some((from, had)), Some((to, has))) => {
                 let span = *to - *from;
                 let window = self.end - self.begin;

@@ -16,9 +16,10 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The next action of a controller after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextAction {
-    /// Make these transfers durable, all or none, together with [`Coordinator::next_transfer`]: for
-    /// each the [`Coordinator::snapshot`], or its removal. Then call
-    /// [`UnsavedTransfers::handle_saved`] or [`UnsavedTransfers::handle_failed`], and ask again.
+    /// In one transaction, write the [`Coordinator::snapshot`] of each transfer, and the value of
+    /// [`Coordinator::next_transfer`]. Delete the record of a transfer without a snapshot. Then
+    /// call [`UnsavedTransfers::handle_saved`] or [`UnsavedTransfers::handle_failed`], and ask
+    /// again.
     Save(Vec<TransferId>),
     /// Send commands, answers and events: all of their causes are durable.
     LetOut,

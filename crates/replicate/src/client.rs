@@ -384,7 +384,7 @@ pub(crate) fn read_block(block: &str) -> Result<(Option<String>, Option<WatchIte
 }
 
 /// A site's lasting session with the controller. It registers, repeatedly if needed, and delivers
-/// every command exactly once while the site's process lives.
+/// every command exactly once while the site's process runs.
 pub struct SiteLink {
     client: Client,
     site: String,

@@ -232,7 +232,7 @@ impl ControllerCounts {
         }
     }
 
-    /// Counts the end of a transfer, which took this long if that is known.
+    /// Counts the end of a transfer by outcome, and records its duration `took`, if known.
     pub(crate) fn note_end(&self, outcome: Outcome, took: Option<Duration>) {
         let word = match outcome {
             Outcome::Done => "done",

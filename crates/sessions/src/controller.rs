@@ -48,11 +48,11 @@ pub struct SessionsConfig {
     pub polls_keep_alive: bool,
     /// Treatment of the mailbox of a process that joins again.
     pub rejoin: Rejoin,
-    /// Most messages in a mailbox.
+    /// Maximum number of messages in a mailbox.
     pub mailbox_max: usize,
     /// Treatment of a message beyond [`SessionsConfig::mailbox_max`].
     pub overflow: OverflowRule,
-    /// Most messages in one answer; the next answer contains the following messages.
+    /// Maximum number of messages in one answer. The next answer contains the following messages.
     pub answer_max: usize,
 }
 

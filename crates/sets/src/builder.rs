@@ -49,7 +49,7 @@ impl From<EntryError> for BuildError {
 struct Pending {
     items: Vec<u8>,
     count: usize,
-    /// Name of the last item; kept when the node ends, as names go on in order.
+    /// Name of the last item; kept when the node ends, because names go on in order.
     last: Vec<u8>,
 }
 

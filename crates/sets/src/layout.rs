@@ -1,8 +1,8 @@
 //! The contents that destinations lack, as byte streams.
 //!
 //! A stream holds contents in the order of the manifest: small files whole, of large files the
-//! lacking blocks. So a transfer of many files is ranges of one stream, as a transfer of one file
-//! is. Destinations that lack the same contents share a stream ([`plan`]).
+//! lacking blocks. So a transfer of many files consists of ranges of one stream, like a transfer of
+//! one file. Destinations that lack the same contents share a stream ([`plan`]).
 //!
 //! Leaves out: what a destination has; the names and hashes of the entries, which the manifest has.
 //! Read [`Layout`] and [`plan`] first.

@@ -29,7 +29,8 @@ pub const LEVEL_MAX: u8 = 8;
 pub const ITEMS_MIN: usize = 64;
 /// Maximum items of a node.
 pub const ITEMS_MAX: usize = 1_024;
-/// Beyond [`ITEMS_MIN`], one name of this many ends a node: 256 items in the mean.
+/// Beyond [`ITEMS_MIN`] items, about one in this many names ends a node. A node then has 256 items
+/// on average.
 const CUT_ONE_IN: u64 = 192;
 /// A node ends once its items have this many bytes.
 pub const ITEM_BYTES_CUT: usize = 128 << 10;
@@ -132,7 +133,8 @@ pub fn ends_node(level: u8, items: usize, bytes: usize, name: &[u8]) -> bool {
     items >= ITEMS_MAX || bytes >= ITEM_BYTES_CUT || (items >= ITEMS_MIN && is_boundary(level, name))
 }
 
-/// Returns true for one name of [`CUT_ONE_IN`], drawn separately for each level.
+/// Returns true for about one in [`CUT_ONE_IN`] names. A hash of the name and the level decides, so
+/// each level has its own boundaries.
 fn is_boundary(level: u8, name: &[u8]) -> bool {
     let hash = anabranch_units::fnv1a(name.iter().copied()) ^ u64::from(level).rotate_left(32);
     // FNV's low bits depend on the last bytes alone.

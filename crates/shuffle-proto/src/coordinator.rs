@@ -3,8 +3,7 @@
 //! Each host is one link out and one in (the hose model), which is the whole network if hosts' own
 //! links are the bottlenecks. Hosts that share a narrower link to the other hosts (a rack's
 //! uplinks, a site's line) declare it, and the network becomes a tree: a flow crosses the uplinks
-//! that its ends do not share. A flow to a host that never had an agent crosses its sender's links
-//! only.
+//! that its ends do not share. A flow to a host without an agent crosses its sender's links only.
 //!
 //! Volumes are known from agents' periodic reports. An overdue flow is assumed to have
 //! [`REMAINING_MIN`] left. A flow without arrivals for [`IDLE_AFTER`] is idle: its program has
@@ -139,8 +138,7 @@ enum State {
     Active { id: FlowId, watch: ProgressWatch },
     /// A slow flow: it keeps its limit, and reserves `keeps_bps` on the links of `route`.
     Slow { keeps_bps: u64, route: Vec<LinkId>, watch: ProgressWatch },
-    /// An idle flow without a limit. `moved` is the number of bytes that it had moved when it
-    /// became idle.
+    /// An idle flow without a limit. `moved` is the number of bytes moved when it became idle.
     Idle { moved: ByteCount },
 }
 
@@ -245,8 +243,7 @@ impl<A: Allocator> Coordinator<A> {
         let uplinks: Vec<String> = uplinks.into_iter().map(|uplink| uplink.name).collect();
         let known = match self.hosts.get(name) {
             Some(joined) => Some(joined.link),
-            // At the maximum number of hosts, a disconnected host is forgotten and its links are
-            // reused.
+            // At the maximum number of hosts, a disconnected host is removed. Its links are reused.
             None if self.hosts.len() >= HOSTS_MAX => self.unused_host().cloned().map(|unused| {
                 self.by_address.retain(|_, host| *host != unused);
                 self.hosts.remove(&unused).expect("it is there").link
@@ -353,8 +350,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// Handles a leaving agent. Its flows are forgotten, and their rates become available to other
-    /// flows.
+    /// Handles a leaving agent. Its flows are removed, and other flows may use their rates.
     pub fn handle_leave(&mut self, now: Instant, name: &str, session: u64) {
         self.active.advance(now);
         if self.hosts.get(name).is_some_and(|host| host.session == session) {
@@ -401,14 +397,12 @@ impl<A: Allocator> Coordinator<A> {
             }
             Ok(())
         });
-        // The number of buffered bytes is known only after both the written and the delivered
-        // bytes.
+        // The buffered bytes are known only after the written and the delivered bytes.
         open.into_iter().for_each(|flow| self.on_buffer(now, name, flow));
         result
     }
 
-    /// Activates an open-ended flow with enough buffered data, and makes a flow with an empty
-    /// buffer idle.
+    /// Activates an open-ended flow with enough buffered data. An empty buffer makes it idle.
     fn on_buffer(&mut self, now: Instant, name: &str, key: FlowKey) {
         let Some(known) = self.hosts[name].flows.get(&key) else { return };
         let (moved, waits) = (known.moved, known.size.as_u64() - known.moved.as_u64());
@@ -439,8 +433,7 @@ impl<A: Allocator> Coordinator<A> {
     ) -> Result<(), ReportError> {
         check_name(coflow)?;
         let is_other = |known: &ReportedFlow| known.coflow != coflow;
-        // A report with the same addresses and ports but another coflow belongs to a new
-        // connection.
+        // A report with equal addresses and ports but another coflow is of a new connection.
         if self.hosts[name].flows.get(&key).is_some_and(is_other) {
             self.forget_flow(now, name, key);
         }
@@ -490,8 +483,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(())
     }
 
-    /// Places a flow that is not a mouse on its links, or places it again if its links have
-    /// changed.
+    /// Places a flow that is not a mouse on its links, also after its links have changed.
     fn route(&mut self, now: Instant, name: &str, key: FlowKey) {
         let route = self.links(name, key);
         self.set_state(now, name, key, |active, known, id| {
@@ -653,8 +645,7 @@ impl<A: Allocator> Coordinator<A> {
         flows.into_iter().for_each(|key| self.forget_flow(now, name, key));
     }
 
-    /// Time of the next [`Coordinator::decide`] if no report arrives: a flow may become idle or
-    /// slow.
+    /// Time of the next [`Coordinator::decide`] without reports: a flow may become idle or slow.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.looks.first().map(|(at, ..)| *at)
     }
@@ -700,8 +691,7 @@ impl<A: Allocator> Coordinator<A> {
         self.set_state(now, name, key, |_, _, _| State::Slow { keeps_bps, route, watch });
     }
 
-    /// Sets all rates if anything has changed since the last decision. Returns true if rates were
-    /// set.
+    /// Sets all rates after a change since the last decision. Returns true if rates were set.
     ///
     /// Errors: the allocator's decision is invalid; earlier limits stay in force.
     /// Panics: while a decision is made outside of the coordinator.
@@ -715,8 +705,7 @@ impl<A: Allocator> Coordinator<A> {
         Ok(true)
     }
 
-    /// Starts a decision outside of the coordinator if one is due. The next decision waits for
-    /// [`Coordinator::end_decision`].
+    /// Starts a due decision outside of the coordinator, until [`Coordinator::end_decision`].
     pub fn begin_decision(&mut self, now: Instant) -> Option<Decision<A>> {
         if self.allocator.is_none() || !self.is_due(now) {
             return None;
@@ -770,8 +759,7 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Sets the assumed remaining bytes of overdue flows and of open-ended flows, whose volume is
-    /// unknown.
+    /// Sets the assumed remaining bytes of flows with an unknown volume: overdue or open-ended.
     fn estimate(&mut self) {
         let Self { active, keys, hosts, coflows, .. } = self;
         for (id, (name, key)) in keys {
@@ -792,13 +780,11 @@ impl<A: Allocator> Coordinator<A> {
         }
     }
 
-    /// Returns the decided rates, raised to each flow's minimum. The other flows on its links give
-    /// up the difference.
+    /// Returns the decided rates, raised to each flow's minimum. Other flows give up the rest.
     fn limits_bps(&self) -> Vec<(FlowId, f64)> {
         let active = &self.active;
         let least_bps = |id| self.least_bps(id);
-        // For each link: total minimum rate of the flows below their minimum, and total rate of the
-        // other flows.
+        // For each link: total minimum of flows below their minimum, and rate of other flows.
         let mut links = vec![(0.0, 0.0); active.network().links()];
         for id in active.ids() {
             let (bps, least_bps) = (active.bps(*id), least_bps(*id));
@@ -921,8 +907,7 @@ fn set_links(
     Links { rate, out: add(), into: add() }
 }
 
-/// Sets the capacity of links to the part that is not reserved for slow flows, but at least to a
-/// minimum.
+/// Sets the capacity of links to the part not reserved for slow flows, at least a minimum.
 fn set_rates(active: &mut ActiveFlows, links: &[(BitRate, u64)], changed: &[LinkId]) {
     for link in changed {
         let (rate, kept_bps) = links[link.0 as usize];

@@ -91,7 +91,7 @@ impl fmt::Display for LimitProblem {
 
 /// The host on which limits are set.
 pub trait Host {
-    /// Records, beyond the life of the process, that these connections are about to get limits.
+    /// Records that these connections are about to get limits. The record must outlast the process.
     ///
     /// Errors: the reason, in one line.
     fn note(&mut self, limited: &[LimitedConnection]) -> Result<(), String>;

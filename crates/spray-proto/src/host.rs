@@ -118,8 +118,7 @@ pub struct HostCounts {
 
 #[derive(Debug)]
 struct Flow<P> {
-    /// Start of this end's flow state, and of the other end's. Each end numbers its packets from
-    /// its start.
+    /// Starts of the flow states at both ends. Each end numbers its packets from its start.
     epoch: Instant,
     their_epoch: Option<Instant>,
     encoder: Encoder<P>,
@@ -517,8 +516,7 @@ impl<P: Packet> Host<P> {
             Body::Bare | Body::Plain(_) => 0,
         };
         let mut datagram = Datagram { number, sent_at: now, flow: id.flow, body, echoes: Vec::new() };
-        // A long flow's path may have a long queue, which would delay echoes and inflate the other
-        // host's round trips.
+        // A long flow's path may have a long queue, which would delay echoes.
         let is_quick = is_short || !is_data || !self.config.numbers_all;
         if let Some(due) = peer.came.due.filter(|_| is_quick) {
             self.report_deadlines.remove(&(due, id.peer));
@@ -530,9 +528,8 @@ impl<P: Packet> Host<P> {
         self.leaving.push_back(OutgoingDatagram { to: id.peer, is_short, sent_bytes, class, datagram });
     }
 
-    /// Sends a probe, whose arrival the other host echoes. With `is_dark`, this host receives
-    /// nothing from the other host, which must then answer at once over any path. The probe is the
-    /// next datagram to leave.
+    /// Sends a probe as the next datagram. The other host echoes its arrival. With `is_dark`, this
+    /// host receives nothing from the other host, which must answer immediately over any path.
     pub fn handle_probe(&mut self, now: Instant, peer: u32, is_dark: bool) {
         let draft = Draft { body: Body::Probe, is_short: false, is_data: false, sent_bytes: 0, repeats: 0 };
         self.send(now, FlowId { peer, flow: if is_dark { DARK } else { 0 } }, draft);

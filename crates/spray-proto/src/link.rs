@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_first_hop_mtu_is_accepted_at_once() {
+    fn smaller_first_hop_mtu_is_accepted_immediately() {
         let mut world = World::new(1_444, [1_444; 2]);
         world.run(1_000);
         world.ends[0].handle_longest(at(1_000), 1_300);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn echoes_that_fill_a_datagram_are_due_at_once() {
+    fn echoes_that_fill_a_datagram_are_due_immediately() {
         let mut came = ReceivedDatagrams::default();
         let full: Vec<bool> =
             (0..ECHOES_MAX as u32).map(|n| came.push(n, at(n.into()), n == 3, SAY_WITHIN)).collect();

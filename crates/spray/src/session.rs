@@ -259,8 +259,8 @@ impl Session {
     fn show_down(&self, cause: Cause, why: String) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = shown.why.as_ref() == Some(&why);
-        // A link reports its cause before it closes its connection with the same words, so that
-        // cause is counted only once.
+        // A failing link first reports the cause, then closes the connection with the same message.
+        // The close is therefore not counted as a second failure.
         if cause != Cause::Closed || !is_known {
             shown.failures.count(cause);
         }

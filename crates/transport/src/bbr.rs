@@ -4,8 +4,8 @@
 //! The sender measures both from acknowledgements and sends at the delivery rate. Every few seconds
 //! it sends faster for some round trips to test whether more would arrive. It sends more slowly to
 //! measure a round trip without a queue. A single loss is not a sign of congestion; a high loss
-//! rate is. The module contains the control only, and is driven beside the user's data channel.
-//! Simulated TCP and `gather` use the module.
+//! rate is. The module contains the congestion control only, and is driven beside the user's data
+//! channel. Simulated TCP and `gather` use the module.
 //!
 //! [`Bbr::handle_sent`] returns a [`SendRecord`] for each packet, to be kept until the packet is
 //! acknowledged or lost. For each acknowledgement, call [`Bbr::handle_delivered`] and
@@ -53,9 +53,9 @@ const LEAST_PACKETS: u64 = 4;
 /// Round-trip time assumed for the first pacing rate if no round-trip time is known (section
 /// 5.6.2).
 const FIRST_RTT: Duration = Duration::from_ms(1);
-/// Duration of a quantum, whose packets leave together. `QUANTUM_MAX_BYTES` is the maximum length
-/// of a quantum (section 5.6.3).
+/// Duration of a quantum, whose packets leave together.
 const QUANTUM_TIME: Duration = Duration::from_ms(1);
+/// Maximum length of a quantum (section 5.6.3).
 const QUANTUM_MAX_BYTES: u64 = 64 << 10;
 
 /// Share of the in-flight limit that is left to competing flows between probes (Headroom, section

@@ -20,8 +20,8 @@ pub struct Config {
     pub control: Control,
     /// Segments that may be sent before the first acknowledgement (RFC 6928: 10).
     pub initial_window_segments: u32,
-    /// Maximum growth of the window per acknowledgement in slow start, in segments, however many
-    /// segments are acknowledged: L of RFC 3465.
+    /// Maximum growth of the congestion window per acknowledgement in slow start, in segments,
+    /// however many segments are acknowledged: L of RFC 3465.
     ///
     /// Differs: RFC 5681 section 3.1 has 1, as here; Linux has no limit.
     pub abc_limit_segments: u32,
@@ -155,7 +155,7 @@ pub enum ConfigError {
     },
     /// A congestion control lacks a setting that it needs.
     ControlNeeds {
-        /// The control.
+        /// The congestion control.
         control: Control,
         /// The reason in error messages.
         reason: &'static str,

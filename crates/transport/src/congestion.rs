@@ -1,11 +1,11 @@
 //! Congestion control: how the window grows, and how losses and marks reduce it.
 //!
-//! Each control is one file with an [`Algorithm`], and one line of the list `controls`.
-//! [`Congestion`] has the rules that window-based controls share: slow start (which `hystart` may
-//! end early), and the window after marks and timeouts. BBR shares none of these rules: `send`
-//! reports each segment to its path model. NSCC shares only the window after a timeout. reTCP and
-//! TDTCP wrap other controls. Leaves out: the detection of losses, and the choice of data to
-//! retransmit (`send`).
+//! Each congestion control is one file with an [`Algorithm`], and one line of the list `controls`.
+//! [`Congestion`] has the rules that window-based congestion controls share: slow start (which
+//! `hystart` may end early), and the window after marks and timeouts. BBR shares none of these
+//! rules: `send` reports each segment to its path model. NSCC shares only the window after a
+//! timeout. reTCP and TDTCP wrap other congestion controls. Leaves out: the detection of losses,
+//! and the choice of data to retransmit (`send`).
 
 mod bbr;
 mod cubic;
@@ -91,7 +91,7 @@ pub struct CircuitMark {
     pub is_recovering: bool,
 }
 
-/// A congestion control. The default methods suit a control whose window grows with
+/// A congestion control. The default methods suit a congestion control whose window grows with
 /// acknowledgements.
 trait Algorithm {
     /// Properties that other parts of a connection depend on.
@@ -100,10 +100,10 @@ trait Algorithm {
     /// Creates the state at the beginning of a connection.
     fn new(config: &Config) -> Self;
 
-    /// Seeds the control's random draws.
+    /// Seeds the congestion control's random draws.
     fn set_seed(&mut self, _seed: Seed) {}
 
-    /// The path model; `None` if the control has no model.
+    /// The path model; `None` if the congestion control has no model.
     fn model(&mut self) -> Option<&mut ModelControl> {
         None
     }
@@ -119,8 +119,8 @@ trait Algorithm {
         true
     }
 
-    /// Whether an acknowledgement of new data belongs to a window that is not in use. The control
-    /// then grows that window itself.
+    /// Whether an acknowledgement of new data belongs to a window that is not in use. The
+    /// congestion control then grows that window itself.
     fn takes_ack(&mut self, _now: Instant, _w: &Window, _ack: &Ack) -> bool {
         false
     }
@@ -175,7 +175,7 @@ trait Algorithm {
     }
 }
 
-/// Defines [`State`] from the list of controls.
+/// Defines [`State`] from the list of congestion controls.
 macro_rules! states {
     ($($(#[$doc:meta])* $name:ident: $state:ty, $word:literal, $holds:ty;)*) => {
         /// The state of one connection's congestion control.
@@ -221,17 +221,18 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// Creates the control that `config` names, at the beginning of a connection.
+    /// Creates the congestion control that `config` names, at the beginning of a connection.
     pub fn new(config: &Config) -> Self {
         let has_hystart = config.hystart.unwrap_or(config.control.properties().has_hystart);
         Self { state: State::new(config), hystart: has_hystart.then(Box::default) }
     }
 
-    /// Seeds the control's random draws. Must be called before the first segment is sent.
+    /// Seeds the congestion control's random draws. Must be called before the first segment is
+    /// sent.
     pub fn set_seed(&mut self, seed: Seed) {
         with!(&mut self.state, it => it.set_seed(seed));
     }
-    /// The path model; `None` if the control has no model.
+    /// The path model; `None` if the congestion control has no model.
     pub(crate) fn model(&mut self) -> Option<&mut ModelControl> {
         with!(&mut self.state, it => it.model())
     }

@@ -105,8 +105,9 @@ pub struct Connection {
     retransmitted_segments: u64,
     peer_closed: bool,
     finished: bool,
-    /// Number of unanswered SYN segments. `syn_at` is the time of the next SYN.
+    /// Number of unanswered SYN segments.
     syn_timeouts: u32,
+    /// Time of the next SYN.
     syn_at: Option<Instant>,
     syn_now: bool,
     /// Time at which the peer's SYN was sent, echoed in the answer.

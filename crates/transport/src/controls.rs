@@ -1,9 +1,9 @@
 //! The list of congestion controls: one line each, in the form NAME: state, word in scenarios,
 //! field type.
 //!
-//! A control is a file below `congestion` with an `Algorithm`, and a line here. [`Control`] and the
-//! dispatch of `congestion` are generated from the list. Large states are boxed, so that
-//! connections with other controls stay small.
+//! A congestion control is a file below `congestion` with an `Algorithm`, and a line here.
+//! [`Control`] and the dispatch of `congestion` are generated from the list. Large states are
+//! boxed, so that connections with other congestion controls stay small.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ macro_rules! controls {
 }
 pub(crate) use controls;
 
-/// Defines [`Control`] from the list of controls.
+/// Defines [`Control`] from the list of congestion controls.
 macro_rules! control_names {
     ($($(#[$doc:meta])* $name:ident: $state:ty, $word:literal, $holds:ty;)*) => {
         /// A congestion control.
@@ -50,7 +50,7 @@ macro_rules! control_names {
         }
 
         impl Control {
-            /// All controls.
+            /// All congestion controls.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Name in scenarios.

@@ -12,7 +12,7 @@
 //! here.
 //!
 //! Leaves out: the choice of the limit, and pacing by window and round trip (RFC 9002 section 7.7),
-//! which no control here uses.
+//! which no congestion control here uses.
 
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 

@@ -119,9 +119,9 @@ pub(crate) struct Rack {
     count: u64,
     known: SendRecords,
     lost: LostRanges,
-    /// Last sent segment among the segments that arrived (RACK.xmit_ts, RACK.end_seq). `rtt` is the
-    /// segment's round-trip time (RACK.rtt).
+    /// Last sent segment among the segments that arrived (RACK.xmit_ts, RACK.end_seq).
     newest: Option<(Instant, u64)>,
+    /// Round-trip time of that segment (RACK.rtt).
     rtt: Duration,
     rtt_min: Option<Duration>,
     /// Highest position that arrived (RACK.fack).

@@ -50,8 +50,9 @@ pub(crate) struct ReceiveHalf {
 /// State of optional features.
 #[derive(Clone, Debug)]
 struct OptionalState {
-    /// Whether duplicates are reported (RFC 2883). `repeat` is the last duplicate.
+    /// Whether duplicates are reported (RFC 2883).
     says_repeats: bool,
+    /// The last duplicate.
     repeat: Option<(u64, u64)>,
     quick: QuickAck,
 }
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn first_segment_is_delayed_second_acknowledged_at_once() {
+    fn only_the_second_segment_is_acknowledged_immediately() {
         let mut half = ReceiveHalf::new(&config());
         half.handle_segment(Instant::ZERO, &data(0, MSS));
         assert_eq!(half.ack_at(), Some(Instant::ZERO + Duration::from_ms(40)));

@@ -18,8 +18,7 @@ use anabranch_units::{BitRate, Duration, Instant, Seed};
 
 /// Number of duplicate acknowledgements that indicate a loss (RFC 5681 section 3.2).
 const DUP_THRESHOLD: u32 = 3;
-/// Initial slow start threshold if none is set: above every window (RFC 5681 section 3.1,
-/// "arbitrarily high").
+/// Default slow start threshold: above every window (RFC 5681 section 3.1, "arbitrarily high").
 const SSTHRESH_BYTES: u64 = 2 * WINDOW_BYTES_MAX;
 
 /// The sending half.
@@ -32,8 +31,9 @@ pub(crate) struct SendHalf {
     initial_window: u64,
     slow_start_restart: bool,
     timeouts_max: u32,
-    /// End of the stream so far. `closed` is whether that end is final.
+    /// End of the stream so far.
     written: u64,
+    /// Whether the end of the stream is final.
     closed: bool,
     /// Position of the first unacknowledged byte.
     una: u64,
@@ -81,8 +81,7 @@ enum Repair {
         end: u64,
         /// Whether the single segment of RFC 6675's NextSeg rule 4 was sent.
         rescued: bool,
-        /// Whether a partial acknowledgement has restarted the timer. Only the first one may
-        /// restart it.
+        /// Whether a partial acknowledgement has restarted the timer. Only the first may do so.
         partial: bool,
     },
     /// Recovery from a timeout, until `end` is acknowledged.
@@ -191,9 +190,8 @@ impl SendHalf {
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
-    /// Time of the next call of [`Self::handle_timeout`]: the earliest of five timers, which are
-    /// for retransmission, reordering, loss probes, the pacing limit, and pacing by the congestion
-    /// control.
+    /// Time of the next call of [`Self::handle_timeout`]: the earliest timer for retransmission,
+    /// reordering, loss probes, the pacing limit, or pacing by the congestion control.
     pub(crate) fn timer(&self) -> Option<Instant> {
         let rack = self.rack.as_ref().and_then(|rack| rack.timer());
         let pacing = self.pacing.as_ref().and_then(|pacing| pacing.timer());
@@ -235,8 +233,8 @@ impl SendHalf {
     fn flight(&self) -> u64 {
         self.next - self.una
     }
-    /// Whether `flight` bytes use up the window. In slow start half of the window suffices, because
-    /// the window is about to double.
+    /// Whether `flight` bytes use up the congestion window. In slow start half of the window
+    /// suffices, because the window is about to double.
     fn is_limited(&self, flight: u64) -> bool {
         let w = &self.window;
         (if w.is_slow_start() { 2 * flight } else { flight + w.mss }) >= w.cwnd
@@ -335,8 +333,7 @@ impl SendHalf {
         }
     }
 
-    /// Whether the state of `rack` is consistent. Long flights are checked only sometimes, to save
-    /// time in tests.
+    /// Whether the state of `rack` is consistent. To save time, long flights are rarely checked.
     #[cfg(test)]
     fn looks_whole(&self) -> bool {
         let is_passed =
@@ -395,8 +392,7 @@ impl SendHalf {
         let mss = self.window.mss;
         match &mut self.repair {
             Repair::Fast { end, .. } if ack >= *end => {
-                // RFC 6582 section 3.2 step 3, full acknowledgement. The first option is used,
-                // which sends no burst.
+                // RFC 6582 section 3.2 step 3, full acknowledgement: the option without a burst.
                 if !self.sack {
                     let left = (self.next - self.una).max(mss) + mss;
                     self.window.cwnd = self.window.ssthresh.min(left);
@@ -651,8 +647,7 @@ impl SendHalf {
         if pipe > 0 && self.window.cwnd < pipe + self.window.mss {
             return None;
         }
-        // NextSeg rules of RFC 6675: 1. lost data; 2. new data; 3. data that may be lost; 4. the
-        // last segment, once.
+        // NextSeg rules of RFC 6675: lost data, new data, data that may be lost, the last segment.
         let piece = if let Some((start, end)) = self.hole(true) {
             self.piece(start, end)?
         } else if let Some(new) = self.piece(self.sent, self.edge.min(self.end()).max(self.sent)) {
@@ -717,8 +712,7 @@ impl SendHalf {
         let may = self.sent + self.window.cwnd.saturating_sub(pipe);
         let piece = self.piece(self.sent, may.min(new_end))?;
         let is_cut = u64::from(piece.len) < mss.min(self.written.saturating_sub(self.sent));
-        // A segment that the window cuts short waits for a larger window, as without RACK (RFC 1122
-        // section 4.2.3.4).
+        // A segment cut short by the window waits, as without RACK (RFC 1122 section 4.2.3.4).
         if is_cut && self.flight() > 0 {
             return None;
         }
@@ -787,8 +781,7 @@ impl SendHalf {
         self.timer.is_none_or(|at| at > now) || self.handle_rto(now)
     }
 
-    /// Handles the expiration of the retransmission timer. Returns false if the connection must be
-    /// given up.
+    /// Handles an expired retransmission timer. Returns false if the connection must be given up.
     fn handle_rto(&mut self, now: Instant) -> bool {
         self.rtt.back_off();
         self.timer = Some(now + self.rtt.rto());

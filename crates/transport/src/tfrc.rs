@@ -3,8 +3,8 @@
 //!
 //! The receiver counts *loss events* (all losses within a round trip are one event), and reports
 //! their rate and the receive rate. The sender puts the loss event rate into TCP's throughput
-//! equation. The module contains the two halves of the control only, [`Sender`] and [`Receiver`],
-//! which are driven beside the user's data channel.
+//! equation. The module contains the two halves of the congestion control only, [`Sender`] and
+//! [`Receiver`], which are driven beside the user's data channel.
 //!
 //! Rates are in bytes per second, as in the RFC, in `f64`. Only sums, products, quotients and
 //! square roots are used, which are the same on every machine. Leaves out: history discounting

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_follow_their_dependencies_and_uses_are_squares() {
+    fn matrix_lists_dependencies_first_and_marks_each_use() {
         let text = "| room | kind | may use |\n| --- | --- | --- |\n| `a` | pure | `b` |\n| `b` | pure | – |\n\
                     | `cli` | top | `a`, `b`, `d` |\n| `d` | driver | `b` |\n";
         let (table, findings) = Table::parse(text);

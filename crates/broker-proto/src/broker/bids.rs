@@ -19,7 +19,7 @@ pub(super) struct CheckedBids {
     pub(super) is_all: bool,
     /// Number of valid bids.
     taken: u64,
-    /// Announcements, by the network's number of the cluster.
+    /// Announcements, by the cluster's id within the network.
     pub(super) clusters: BTreeMap<u32, ClusterAnnouncement>,
     /// Clusters and scores, by share.
     pub(super) shares: BTreeMap<u32, Vec<(u32, f64)>>,

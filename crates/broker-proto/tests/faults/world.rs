@@ -80,7 +80,7 @@ impl Fault {
     ];
 }
 
-/// A process of a network's agent, by its network and its life.
+/// A process of a network's agent, by its network and its incarnation.
 type AgentProcess = (usize, u64);
 
 #[derive(Clone, Debug)]

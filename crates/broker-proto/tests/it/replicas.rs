@@ -34,7 +34,7 @@ enum Message {
 /// A running broker.
 struct RunningBroker {
     replica: Replica,
-    /// Number of this life of the broker; messages for one life do not reach another life.
+    /// Number of the broker's incarnation. Messages for one incarnation do not reach another one.
     life: u64,
     delivery: Delivery,
     /// Time until which it cannot reach the store.

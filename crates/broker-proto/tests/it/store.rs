@@ -22,7 +22,7 @@ pub struct LastValue {
 #[derive(Default)]
 pub struct Store {
     pub revision: u64,
-    /// Life of the leader, its epoch, and the end of its lease.
+    /// Incarnation of the leader, its epoch, and the end of its lease.
     pub leader: Option<(u64, u64, Instant)>,
     pub value: LastValue,
     /// All values that brokers have written, in order.

@@ -51,7 +51,7 @@ impl AgentMetrics {
         self.failures_at(broker, "bid_refused").inc_by(bids);
     }
 
-    /// Counts files with estimates that cannot be used.
+    /// Counts one failed read of the estimate files.
     pub(super) fn note_bad_files(&self) {
         self.failures.of(FILES).inc();
     }

@@ -280,7 +280,7 @@ async fn players_get_connected_clusters_of_the_decision() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn players_of_a_departed_network_are_redirected_at_once() {
+async fn players_of_a_departed_network_are_redirected_immediately() {
     let house = BrokerHome::new("transactions", Some("https://steer.example")).await;
     let (cheap, end) = house.agent("cheap");
     let (_near, _end_near) = house.agent("near");

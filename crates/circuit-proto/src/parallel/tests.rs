@@ -1,7 +1,7 @@
 //! Properties of plans for parallel switches, brute force on three hosts, and makespans compared
 //! with the bound.
 //!
-//! Leaves out: jobs. Read `plans_serve_all_demand_above_the_bound` first.
+//! Leaves out: jobs. Read `plans_serve_all_demand_no_sooner_than_bound` first.
 
 use super::*;
 use crate::generate;
@@ -52,7 +52,7 @@ fn least_of_all(
 
 proptest! {
     #[test]
-    fn plans_serve_all_demand_above_the_bound(
+    fn plans_serve_all_demand_no_sooner_than_bound(
         demand in any_demand(2..=9), count in 1usize..=5, night_us in 1u64..3_000
     ) {
         let switches = switches(count, Duration::from_us(night_us));

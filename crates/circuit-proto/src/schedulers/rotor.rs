@@ -1,4 +1,4 @@
-//! A scheduler of all matchings in turn, from week to week.
+//! A scheduler that uses all cyclic shifts in turn and continues over successive weeks.
 
 use super::Scheduler;
 use crate::{Day, Demand, Matching, Schedule, Timing};

@@ -51,7 +51,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 impl RecordedArgs {
-    /// Reads the requests of the window; `None` if no file is given.
+    /// Reads the requests of the planning window; `None` if no file is given.
     ///
     /// Errors: one line with the file and its line.
     pub(super) fn read(&self, length: Duration) -> anyhow::Result<Option<RecordedWindow>> {

@@ -40,8 +40,8 @@ pub struct Args {
     /// Target of a part's duration, from 50 ms to the segment's.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     part: Duration,
-    /// Number published segments by the media's own time, as another source of the same encoder
-    /// does. The time must never fall.
+    /// Derive segment numbers from the media's timestamps, so that two sources of the same encoder
+    /// publish equal numbers. Timestamps must never decrease.
     #[arg(long)]
     shared_timeline: bool,
     /// Segments that a playlist lists.
@@ -50,7 +50,7 @@ pub struct Args {
     /// Memory for the media of each rendition.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     window: u64,
-    /// Most renditions of all channels.
+    /// Maximum number of renditions of all channels.
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     renditions: u64,
     /// Seconds without a byte after which a publisher is disconnected, and a stream without one

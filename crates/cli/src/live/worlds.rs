@@ -124,7 +124,7 @@ impl WorldArgs {
         Duration::from_secs(u64::from(self.window))
     }
 
-    /// Recorded requests of the window; `None` if they are drawn.
+    /// Recorded requests of the planning window; `None` if requests are drawn at random.
     ///
     /// Errors: one line with the file and its line.
     pub(super) fn recorded(&self) -> anyhow::Result<Option<RecordedWindow>> {

@@ -1,5 +1,4 @@
-//! `gather` over loopback under the faults of real paths: loss, corruption, crashes, attacks, full
-//! disks.
+//! `gather` over loopback with real faults: loss, corruption, crashes, attacks, full disks.
 //!
 //! Servers and clients are processes; a [`HarmfulPath`] damages datagrams. Read [`World`].
 
@@ -114,8 +113,7 @@ impl World {
         format!("{}/{name}", servers.join(","))
     }
 
-    /// Runs `gather get` with these arguments. The output file is `out` unless the arguments name
-    /// another.
+    /// Runs `gather get` with these arguments. The default output file is `out`.
     fn get(&self, arguments: &[&str]) -> RunningClient {
         let mut command = anabranch();
         command.args(["gather", "get", "--json", "--keys"]).arg(self.path("keys")).args(arguments);
@@ -241,8 +239,7 @@ impl ClientOutput {
     }
 }
 
-/// A request rate that loopback carries even on a busy machine, so that only the test causes
-/// losses.
+/// A request rate that a busy machine carries over loopback: only the test causes losses.
 const LINK: [&str; 2] = ["--link", "400 Mbit/s"];
 
 #[test]
@@ -690,8 +687,7 @@ fn requests_sent_with_the_greeting_are_repeated_after_reconnection() {
             let (mut stream, _) = identity.accept(tcp).await.expect("of one authority");
             let mut read = Vec::new();
             let Control::Hello { channel } = hear(&mut stream, &mut read).await else { panic!("a greeting") };
-            // This connection is dropped after the requests, so they must be repeated on the next
-            // one.
+            // This connection is dropped after the requests. The next one must repeat them.
             let mut asked = Vec::new();
             while !asked.contains(&true) {
                 if let Control::Describe { object, with_hash } = hear(&mut stream, &mut read).await {
@@ -702,8 +698,7 @@ fn requests_sent_with_the_greeting_are_repeated_after_reconnection() {
             heard.push((channel, asked));
             if is_last {
                 write(&mut stream, &Control::Goodbye { reason: "full".into() }).await;
-                // A real server reads on, too: closing with unread data would lose the last
-                // message.
+                // Reads on like a real server: closing with unread data loses the last message.
                 while stream.read_buf(&mut read).await.unwrap_or(0) > 0 {}
             }
         }
@@ -800,8 +795,7 @@ fn striped_file_is_reassembled_despite_a_dead_server() {
     assert!(world.has(&bytes));
 }
 
-/// Creates eight servers, behind harmful paths if `harm` is given. Each eighth of `bytes` is at two
-/// servers.
+/// Creates eight servers, with two copies of each eighth of `bytes`. `harm` impairs their paths.
 fn striped(bytes: &[u8], harm: Option<DatagramHarm>) -> World {
     let world = (0..8).fold(World::new(0), |world, _| world.with(harm, &[]));
     std::fs::write(world.path("whole"), bytes).expect("the folder is ours");

@@ -36,7 +36,7 @@ const MIB: u64 = 1 << 20;
 enum StrangerBehaviour {
     /// Sends nothing.
     Silent,
-    /// Sends the head of a report, but never its body.
+    /// Sends the headers of a report, but never its body.
     HalfSent,
     /// Sends requests continuously, and reads no answer.
     Unread,

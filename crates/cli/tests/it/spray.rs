@@ -451,7 +451,7 @@ fn routing_changes_by_other_programs_are_repaired() {
 const FLUSH_RULES: &str =
     "for pref in 7199 7200 7201; do while ip rule del pref $pref 2>/dev/null; do :; done; done";
 
-/// #48: if another program keeps removing the rules, both agents' sessions stay down, as their
+/// #48: if another program keeps removing the rules, both agents' sessions stay down, because their
 /// status shows.
 #[test]
 fn repeated_removal_of_rules_takes_both_agents_down() {

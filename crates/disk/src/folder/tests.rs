@@ -65,7 +65,7 @@ fn a_link_in_the_folder_is_not_followed() {
 
 /// #17: a pipe as source held a thread, and with it the daemon, for ever.
 #[test]
-fn what_is_no_plain_file_is_refused_at_once() {
+fn pipes_sockets_and_devices_are_refused_without_blocking() {
     let (all, folder) = world(Links::Refused);
     let served = all.path().join("served");
     let pipe = std::process::Command::new("mkfifo").arg(served.join("pipe")).status();
@@ -118,7 +118,8 @@ fn a_file_without_a_name_leaves_none() {
     assert_eq!(std::fs::read_dir(all.path().join("served")).expect("listed").count(), 1);
 }
 
-/// #18: the words "Too many open files" had to be looked for in the text, as an error that names its file had lost its number.
+/// #18: the words "Too many open files" had to be looked for in the text, because an error that
+/// names its file had lost its number.
 #[test]
 fn an_error_in_other_words_still_says_that_descriptors_lack() {
     let path = Path::new("a/b");

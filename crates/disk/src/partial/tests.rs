@@ -104,7 +104,7 @@ fn a_file_is_here_in_at_most_so_many_pieces() {
 }
 
 #[test]
-fn a_file_that_is_not_the_sources_gets_no_name() {
+fn file_with_wrong_hash_is_not_renamed_into_place() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("c.bin");
     let mut file = open(&path, 10).expect("opens");
@@ -297,7 +297,8 @@ fn a_file_that_is_called_like_a_working_file_of_before_is_left_alone() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 3);
 }
 
-/// #17: a name of 250 bytes could not be sent, as its working file's was longer than names may be.
+/// #17: a file with a name of 250 bytes could not be sent, because the name of its working file was
+/// too long.
 #[test]
 fn a_name_may_be_as_long_as_the_file_system_takes() {
     let folder = tempfile::tempdir().expect("a temporary folder");

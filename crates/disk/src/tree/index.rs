@@ -43,7 +43,7 @@ pub struct Index {
     settled: Duration,
 }
 
-/// Key of a path: in the order of a manifest, as no name has a zero byte.
+/// Key of a path: in the order of a manifest, because no name has a zero byte.
 fn key(path: &[u8]) -> Vec<u8> {
     path.iter().map(|byte| if *byte == b'/' { 0 } else { *byte }).collect()
 }

@@ -457,7 +457,7 @@ impl Writing<'_> {
         (attributes, content): (Attributes, FileHash),
     ) -> io::Result<()> {
         let name = OsStr::from_bytes(name_of(path));
-        // A further name of another file becomes a file of its own.
+        // A further hard link to another file becomes a separate file.
         let is_own = self.from.before.is_some_and(|before| before.manifest().find(path).is_some());
         if let Existing::Is(stat, FileType::RegularFile) = &existing
             && is_own

@@ -106,7 +106,7 @@ fn quick_ack_is_set_on_the_route_of_sites() {
     });
     let routes = routes.expect("entered");
     assert!(matches!(&routes[..], [route] if route.quick_ack), "{routes:?}");
-    // The route leads to the other site, as the device's own route does.
+    // The route leads to the other site, like the device's own route.
     let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

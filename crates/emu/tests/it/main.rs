@@ -505,7 +505,7 @@ fn nothing_is_left_after_the_emulating_process_is_killed() {
 #[test]
 fn emulation_works_inside_a_user_namespace() {
     let _alone = alone();
-    // Every kernel has Reno and, unlike other controls, permits it in every namespace.
+    // Every kernel has Reno and, unlike other congestion controls, permits it in every namespace.
     let options = EmulationOptions {
         isolation: Some(Isolation::UserNamespace),
         congestion_control: Some("reno".into()),

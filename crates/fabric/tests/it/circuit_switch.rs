@@ -62,7 +62,7 @@ fn circuit_takes_its_delay_and_one_transmission() {
 }
 
 #[test]
-fn small_packets_bypass_the_switch_at_once() {
+fn small_packets_bypass_the_switch_immediately() {
     let around = Some(ByteCount::new(100));
     let mut fabric = between_racks(CircuitSettings { around, ..settings() });
     // In the night before the circuit a packet has no path through the switch.
@@ -323,7 +323,7 @@ fn queues_keep_their_byte_limit() {
 }
 
 #[test]
-fn traffic_within_a_rack_passes_at_once() {
+fn traffic_within_a_rack_passes_without_delay() {
     let outputs = (0..RACKS).map(|rack| Target::node(rack.into())).collect();
     let switch = CircuitSwitch::new(vec![Some(0), Some(0)], outputs, settings()).expect("matchings");
     let nodes = std::iter::repeat_with(Sink::default).take(RACKS.into()).collect();

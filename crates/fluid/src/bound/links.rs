@@ -56,8 +56,8 @@ pub fn shortest_first_s(mut jobs: Vec<(f64, f64)>) -> f64 {
 /// A link does not carry a coflow's load earlier than if the whole load was present at the coflow's
 /// arrival and the coflows assigned to different links had no load. The sum over the coflows of a
 /// link is therefore at least the result of shortest remaining time first for their loads on the
-/// link, and at least the sum of their times alone. The bounds of the links can be added, as the
-/// sets of coflows are disjoint. Each coflow starts on the link with its largest load, and then
+/// link, and at least the sum of their times alone. The bounds of the links can be added, because
+/// the sets of coflows are disjoint. Each coflow starts on the link with its largest load, and then
 /// moves to the link that increases the sum most.
 pub fn assign(works: &[CoflowWork], links: usize) -> Assignment {
     let mut on: Vec<Vec<usize>> = vec![Vec::new(); links];

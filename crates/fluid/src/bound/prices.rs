@@ -46,9 +46,9 @@ struct Change {
 #[derive(Debug, Default)]
 pub struct Scratch {
     pattern: Pattern,
-    /// Patterns of a coflow for its earliest completion, link by link. `ends` contains the end of
-    /// each pattern.
+    /// Patterns of a coflow for its earliest completion, link by link.
     soonest: Vec<(f64, f64, usize)>,
+    /// Index in `soonest` after the last entry of each pattern.
     ends: Vec<usize>,
     changes: Vec<Change>,
 }

@@ -9,7 +9,8 @@ use super::work::CoflowWork;
 const INTERVALS_FIRST: u32 = 32;
 /// Maximum number of intervals after splits.
 const INTERVALS_MAX: usize = 4096;
-/// Divisor of the number of steps for a case, as the prices of a case start near their optimum.
+/// Divisor of the number of steps for a case, because the prices of a case start near their
+/// optimum.
 const STEPS_WHOLE: u32 = 3;
 /// Change of a price in the first step, in seconds per second. Later changes are smaller.
 const STEP: f64 = 0.05;

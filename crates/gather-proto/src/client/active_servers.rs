@@ -16,22 +16,25 @@ use super::{Client, ServerId};
 use crate::mode::RateControl;
 use anabranch_codes::Symbol;
 
-/// Number of packets in flight per server below which the set shrinks. `LEAST` is the minimum
-/// number of servers, because a server may stop.
+/// Number of packets in flight per server below which the set shrinks.
 const IN_FLIGHT: f64 = 2.0;
+/// Minimum number of servers in the set, because a server may stop.
 const LEAST: usize = 4;
 /// Number of measurements that are judged together, because servers wait for processors. Half as
 /// many are judged if less than [`MUCH`] arrives.
 const MEASURES: u32 = 4;
-/// Divisor of the number of servers at each reduction; `PART_LOSSY` applies if the loss rate
-/// exceeds the path's own by `LOSS_MORE`.
+/// Divisor of the number of servers at each reduction.
 const PART: usize = 2;
+/// Divisor that applies instead if the loss rate exceeds the path's own by [`LOSS_MORE`].
 const PART_LOSSY: usize = 4;
+/// Excess of the loss rate over the path's own above which [`PART_LOSSY`] applies.
 const LOSS_MORE: f64 = 0.01;
 /// Share of the full set's throughput that proves a full link, if the servers also use the share
-/// `USES` of their grants. Below the share `MUCH` the set counts as too small at once.
+/// [`USES`] of their grants.
 const FILLS: f64 = 0.97;
+/// Minimum share of the grants that servers use on a full link.
 const USES: f64 = 0.9;
+/// Share of the full set's throughput below which the set immediately counts as too small.
 const MUCH: f64 = 0.85;
 /// Maximum number of judgements without success before all servers are asked again. After a cut of
 /// its rate, a link needs several judgements until it is found to be faster again.
@@ -60,9 +63,9 @@ pub(super) struct ActiveServers {
     all_bps: f64,
     came: MeasurementSums,
     doubts: u32,
-    /// Total grant at the last measurement, in bits per second. `lost` counts lost packets up to
-    /// that measurement.
+    /// Total grant at the last measurement, in bits per second.
     granted_bps: f64,
+    /// Number of packets lost up to the last measurement.
     lost: u64,
 }
 

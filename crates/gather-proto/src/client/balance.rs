@@ -26,8 +26,8 @@ const PORTION_RTTS: u64 = 2;
 /// rates are unknown.
 const PORTION_LONG: u64 = 8;
 /// Maximum first portion in bytes of a server without a measured rate, which gets half the usual
-/// share. If there are very many servers, the first portion is the shortest portion, as a few of
-/// them may be enough.
+/// share. If there are very many servers, the first portion is the shortest portion, because a few
+/// of them may be enough.
 const PORTION_FIRST: u64 = 1 << 20;
 /// Minimum interval over which a server's delivery rate is measured.
 const PACE_MIN: Duration = Duration::from_ms(200);

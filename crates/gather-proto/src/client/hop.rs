@@ -168,9 +168,9 @@ impl<S: Symbol> Client<S> {
         }
     }
 
-    /// Grants of slow servers, if the link is not divided and some servers have run out of
-    /// requests. A server below an equal part of the link is granted that part, so that it probes
-    /// for more at once.
+    /// Grants of slow servers, if the client does not divide the link's rate and some servers have
+    /// run out of requests. A server below an equal part of the link is granted that part, so that
+    /// it probes for more at once.
     fn left_over(&self) -> Vec<Option<BitRate>> {
         let busy = self.busy();
         let is_idle = |server: &ServerState| server.is_connected && server.was_asked && server.pulls == 0;

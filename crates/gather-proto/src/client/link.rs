@@ -10,7 +10,7 @@
 //!
 //! A single measurement may be distorted by a delayed process, or by the burst after the delay. An
 //! estimate therefore rises only to the lower of two successive measurements, and a single low
-//! measurement reduces the estimate by a limited factor. When many servers have begun as one,
+//! measurement reduces the estimate by a limited factor. After a common start of many servers,
 //! processors are busier. The estimate then rises to the lower of two means of three measurements
 //! while the rate is held, and to the median of three measurements in a probe.
 //!
@@ -19,17 +19,17 @@
 //! many servers, the path's own loss rate is therefore capped: the cap is measured after probes,
 //! while the servers are granted less than the link's rate.
 //!
-//! A divided rate does not yield to competing flows, and would leave a Cubic flow a tenth of its
-//! share. If the rate of a divided link must be cut twice within seconds, each server therefore
+//! Servers with a divided rate do not yield to competing flows, and would leave a Cubic flow a
+//! tenth of its share. If the divided rate must be cut twice within seconds, each server therefore
 //! finds its rate alone for a while, and shares the link with competing flows as its BBR does. The
-//! link stays divided only if servers have too few packets in flight for their BBR to send less.
+//! rate stays divided only if servers have too few packets in flight for their BBR to send less.
 //!
 //! If servers have few packets in flight, losses count as random as long as servers see no queue.
 //! Out of 128 packets, a path with 5 % loss in runs of 8 loses none or a fifth. The client learns
 //! the spread of the measurements, and cuts the rate only at a loss rate far beyond that spread. If
 //! servers see a queue, the losses come from competing flows.
 //!
-//! Before the first of these steps, many servers begin as one (`start`).
+//! Before the first of these steps, many servers have a common start (`start`).
 //!
 //! Source: the phases and their lengths are taken from BBR's probes (draft-ietf-ccwg-bbr-06 section
 //! 5.3.3), applied to all servers together. Leaves out: the share granted to each server (`hop`).
@@ -40,9 +40,9 @@ use super::start::{Start, StartConclusion};
 use anabranch_transport::bbr::PATH_LOSS_MAX;
 use anabranch_units::{Duration, Instant};
 
-/// Excess loss rate that counts as an overflow, as in BBR (section 2.5, LossThresh). `LOST_MIN` is
-/// the minimum number of lost packets in that measurement.
+/// Excess loss rate that counts as an overflow, as in BBR (section 2.5, LossThresh).
 const LOSS_MORE: f64 = 0.02;
+/// Minimum number of lost packets in a measurement that shows an overflow.
 const LOST_MIN: u64 = 8;
 /// Minimum length of a measurement, in round trips, in time, and in packets.
 const MEASURE_RTTS: u64 = 2;
@@ -67,52 +67,53 @@ const LOSS_FULL: f64 = 2.0 * PATH_LOSS_MAX;
 /// Time after the beginning of a test in which losses from before the test may still be detected.
 const SETTLES: Duration = Duration::from_ms(30);
 /// Margin by which the path's loss rate, for many servers, may exceed the rate measured in drains.
-/// `DRAINED_PART` is the number of such measurements in the moving average.
 const LOSS_DRAINED_MORE: f64 = 0.005;
+/// Number of measurements in drains that the moving average covers.
 const DRAINED_PART: f64 = 4.0;
-/// Share of the arriving rate that is granted so that a queue drains: `TEST_SHARE` in a test,
-/// `HOLD_SHARE` on a divided link.
+/// Share of the arriving rate that is granted in a test, so that a queue drains.
 const TEST_SHARE: f64 = 0.95;
+/// Share of the arriving rate that is granted while the rate is divided, so that a queue drains.
 const HOLD_SHARE: f64 = 0.99;
-/// Loss rate in a test above which the tested rate may still be too high. `TESTS_MORE` is the
-/// maximum number of further tests at lower rates.
+/// Loss rate in a test above which the tested rate may still be too high.
 const LOSS_DOUBTED: f64 = 0.1;
+/// Maximum number of further tests at lower rates, if the loss rate in a test exceeds
+/// `LOSS_DOUBTED`.
 const TESTS_MORE: u32 = 2;
-/// Minimum factor of one cut of the rate. After a probe the grant falls by `DRAIN_PART` of the
-/// probe's excess for one round trip.
+/// Minimum factor of one cut of the rate.
 const CUT_SHARE: f64 = 0.85;
+/// Part of a probe's excess by which the grant falls for one round trip after the probe.
 const DRAIN_PART: f64 = 0.6;
 /// Maximum interval between probes, unless twice the minimum is longer. The minimum, the longer of
 /// `HOLD_LEAST` and `HOLD_RTTS` round trips, applies after the rate was found or cut.
 const HOLD_MOST: Duration = Duration::from_secs(2);
 const HOLD_LEAST: Duration = Duration::from_ms(200);
 const HOLD_RTTS: u64 = 8;
-/// Number of packets in flight per server below which the server's own control can hardly send more
-/// slowly: BBR keeps at least four in flight.
+/// Number of packets in flight per server below which the server's own congestion control can
+/// hardly send more slowly: BBR keeps at least four in flight.
 const FEW_PACKETS: f64 = 8.0;
 /// Multiple of the measurements' mean deviation up to which loss counts as random while servers see
-/// no queue. `SPREAD_PART` is the number of measurements in the moving average. Simulated for three
-/// servers over 100 Mbit/s and 1 ms, with 5 % loss in runs of 8 and a queue of a tenth of a
-/// bandwidth-delay product (six seeds): multiples of 4, 6 and 8 gave 76, 81 and 83 Mbit/s. When
-/// every high loss rate cut the rate, the servers had 54 Mbit/s.
+/// no queue. Simulated for three servers over 100 Mbit/s and 1 ms, with 5 % loss in runs of 8 and a
+/// queue of a tenth of a bandwidth-delay product (six seeds): multiples of 4, 6 and 8 gave 76, 81
+/// and 83 Mbit/s. When every high loss rate cut the rate, the servers had 54 Mbit/s.
 const CHANCE_SPREADS: f64 = 8.0;
+/// Number of measurements in the moving average of the deviation.
 const SPREAD_PART: f64 = 8.0;
 /// Maximum loss rate that may count as random; a higher loss rate is evidence of an overflow.
 const CHANCE_MOST: f64 = 2.0 * LOSS_FLOOD;
 /// Time after one cut within which a second cut means that competing flows share the link.
 const CUT_AGAIN: Duration = Duration::from_secs(5);
-/// Minimum and maximum time without division after competing flows were found. The time doubles if
-/// the last division lasted at most twice this time.
+/// Minimum and maximum time after competing flows were detected in which the rate is not divided.
+/// The time doubles if the rate was last divided for at most twice this time.
 const REST_LEAST: Duration = Duration::from_ms(500);
 const REST_MOST: Duration = Duration::from_secs(30);
 /// Initial and minimum excess of a probe, as a share of the rate.
 const PROBE_MORE: f64 = 0.25;
 const PROBE_MORE_MIN: f64 = 0.05;
-/// Maximum excess of a probe if servers have begun as one. In that case the link counts as full if
-/// less than `FILLED_SHARE` of the grant arrives. If less than `ALL_SHARE` arrives, the excess
-/// stays at this maximum.
+/// Maximum excess of a probe after a common start of the servers.
 const PROBE_MORE_MANY: f64 = 0.125;
+/// Share of the grant below which the arriving rate shows a full link, after a common start.
 const FILLED_SHARE: f64 = 0.9;
+/// Share of the grant below which the arriving rate keeps the excess at `PROBE_MORE_MANY`.
 const ALL_SHARE: f64 = 0.98;
 /// Growth of the rate from which a probe succeeds, if two successive measurements show it, or with
 /// many servers two of three. A measurement below `WAITED_SHARE` of the earlier rate, with little
@@ -192,8 +193,9 @@ struct MeasurementGroup {
     sum: f64,
     /// Mean of the previous [`LONG_MEASURES`] measurements.
     last_mean: f64,
-    /// The highest measurement. `second` is the second highest.
+    /// The highest measurement.
     highest: f64,
+    /// The second highest measurement.
     second: f64,
 }
 
@@ -224,41 +226,45 @@ const PROBE: Phase = Phase::Probe { measures: 0 };
 #[derive(Clone, Debug)]
 pub(super) struct OverflowEstimator {
     phase: Phase,
-    /// Start of the measurements of this phase. `began` holds the start and the initial totals of
-    /// the current measurement.
+    /// Start of the measurements of this phase.
     measures_from: Instant,
+    /// Start and initial totals of the current measurement.
     began: Option<(Instant, Totals)>,
     /// Loss rate while the link does not overflow.
     path_loss: f64,
-    /// Mean deviation of the measured loss rate from `path_loss`, while the link is divided and
-    /// servers see no queue.
+    /// Mean deviation of the measured loss rate from `path_loss`, while the link's rate is divided
+    /// and servers see no queue.
     spread: f64,
     /// Moving average of the loss rate while the servers are granted less than the link carries.
     drained_loss: f64,
     /// Highest rates in bytes per second: since the last probe, and in the period before that
-    /// probe. `last` is the last measured rate.
+    /// probe.
     rates: [f64; 2],
+    /// Last measured rate in bytes per second.
     last: f64,
     several: MeasurementGroup,
     probe_more: f64,
     /// Current interval between probes.
     wait: Duration,
-    /// Start of the current division of the link. After competing flows were found, the link is not
-    /// divided until `rests_until`; `rest` is the length of that pause.
+    /// Time since which the client has divided the link's rate among the servers.
     held_from: Instant,
     /// Time of the last cut of the rate.
     cut_at: Option<Instant>,
+    /// End of the pause after competing flows were detected. In this pause, each server finds its
+    /// own rate.
     rests_until: Instant,
+    /// Length of that pause.
     rest: Duration,
     servers: usize,
-    /// Whether servers have begun as one. `start` is the state of that common start while it lasts.
+    /// Whether the servers had a common start.
     has_begun: bool,
+    /// State of the common start while it lasts.
     start: Option<Start>,
     /// Recent maximum of the total rate in bytes per second, which fades with each measurement.
     carried: f64,
-    /// Highest packet rate so far that two successive measurements confirmed. `last_packets_per_s`
-    /// is the last measured rate.
+    /// Highest packet rate so far that two successive measurements confirmed.
     most_packets_per_s: f64,
+    /// Last measured packet rate.
     last_packets_per_s: f64,
 }
 
@@ -442,8 +448,7 @@ impl OverflowEstimator {
                 self.phase = Phase::Free { was_much: false, bytes_per_s: seen.bytes_per_s };
                 return false;
             }
-            // The losses of starting servers come in one burst, and the servers react to them by
-            // themselves.
+            // Losses of starting servers come in one burst, and the servers react by themselves.
             Phase::Free { was_much, .. }
                 if is_much
                     && servers > 1
@@ -484,8 +489,7 @@ impl OverflowEstimator {
                 self.path_loss = seen.loss().min(PATH_LOSS_MAX);
                 self.drained_loss = self.path_loss;
                 self.held_from = now;
-                // The rate was measured while servers were starting, and may be too high or too
-                // low.
+                // The rate was measured while servers were starting, and may be wrong.
                 let rate = self.rate();
                 self.rates = [(seen.bytes_per_s / TEST_SHARE).clamp(CUT_SHARE * rate, rate), 0.0];
                 self.enter(now, PROBE, rtt);
@@ -594,8 +598,7 @@ impl OverflowEstimator {
                 }
             }
             Phase::Drain { less } => {
-                // Losses of a probe may be detected even in this measurement, so its growth is
-                // limited.
+                // Losses of a probe may be detected even now, so the growth is limited.
                 let loss = seen.loss().min(self.drained_loss + LOSS_MORE);
                 self.drained_loss += (loss - self.drained_loss) / DRAINED_PART;
                 if is_much {

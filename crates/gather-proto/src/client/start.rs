@@ -65,17 +65,18 @@ pub(super) enum StartConclusion {
 /// State of a common start of many servers.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
-    /// Number of servers. `packet_bytes` is the size of their packets.
+    /// Number of servers.
     servers: usize,
+    /// Size of the servers' packets in bytes.
     packet_bytes: f64,
     /// First total grant, in datagram bytes per second. The next fields are the current total
     /// grant, and the grant from which each server can continue alone.
     first_bytes_per_s: f64,
     bytes_per_s: f64,
     enough_bytes_per_s: f64,
-    /// Start of the measurements of this grant. `began` is the first measurement: its time, its
-    /// totals, and the number of responding servers.
+    /// Start of the measurements of this grant.
     measures_from: Instant,
+    /// First measurement of this grant: its time, its totals, and the number of responding servers.
     began: Option<(Instant, Totals, usize)>,
     /// Whether the grant stays fixed until all servers have connected, because not all of it
     /// arrived.
@@ -200,17 +201,18 @@ mod tests {
         queue_max: f64,
         queue: f64,
         rtt: Duration,
-        /// Number of servers asked. `heard` is the number of servers from which packets have
-        /// arrived.
+        /// Number of servers asked.
         asked: usize,
+        /// Number of servers from which packets have arrived.
         heard: usize,
-        /// Bytes sent in each tick of the first half of the round trip. `from_link` holds the bytes
-        /// arrived and lost in each tick of the second half.
+        /// Bytes sent in each tick of the first half of the round trip.
         to_link: VecDeque<f64>,
+        /// Bytes arrived and lost in each tick of the second half of the round trip.
         from_link: VecDeque<(f64, f64)>,
         came: (f64, f64),
-        /// Bytes read by the client. `read_max` is the maximum that it reads at a time.
+        /// Bytes read by the client.
         read: f64,
+        /// Maximum number of bytes that the client reads at a time.
         read_max: f64,
         lost_bytes: f64,
         most_granted: f64,

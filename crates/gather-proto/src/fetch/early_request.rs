@@ -19,12 +19,12 @@ use anabranch_endpoint::Bytes;
 use anabranch_units::Instant;
 use std::ops::Range;
 
-/// Length of a beginning in bytes: one generation of the service's layout. The beginning keeps its
-/// server busy until packets of the other holders arrive, a round trip later. A sender that starts
-/// with 72 kB and doubles sends no more in that time.
+/// Length in bytes of the requested beginning of an object: one generation of the service's layout.
+/// The beginning keeps its server busy until packets of the other holders arrive, a round trip
+/// later. A sender that starts with 72 kB and doubles sends no more in that time.
 pub const EARLY_BYTES: u64 = 256 << 10;
 
-/// A requested beginning.
+/// An early request for the beginning of an object.
 #[derive(Debug)]
 pub(super) struct EarlyRequest<S> {
     pub piece: PieceId,
@@ -56,7 +56,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         self.client.begin(now);
     }
 
-    /// Drops the received blocks of a beginning, and cancels its pull.
+    /// Drops the received blocks of an object's beginning, and cancels its pull.
     pub(super) fn drop_early(&mut self, now: Instant, object: usize) {
         if let Some(early) = self.early.take_if(|early| early.object == object) {
             self.pieces[early.piece.0 as usize] = None;
@@ -64,7 +64,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Handles the client's events about a beginning.
+    /// Handles the client's events about the early request.
     pub(super) fn on_early(&mut self, event: ClientEvent<S>) {
         let Some(early) = &mut self.early else { return };
         match event {

@@ -166,7 +166,7 @@ fn skipped_first_holder_is_asked_on_connection() {
 /// A holder connected after another holder had refused. The late holder was asked only five seconds
 /// later, when the other holder's answer was overdue.
 #[test]
-fn late_holder_is_asked_at_once_after_refusals() {
+fn late_holder_is_asked_immediately_after_refusals() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     refuse(&mut fetch, 1, A);
@@ -465,14 +465,14 @@ fn written(events: &[FetchEvent<Bytes>]) -> Vec<std::ops::Range<u64>> {
 const ALL: std::ops::Range<u64> = 0..5;
 
 #[test]
-fn server_asked_to_describe_also_sends_the_beginning() {
+fn describing_server_also_sends_the_first_bytes() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     let asked = pulls(&mut fetch);
     let [(A, request)] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!((request.start, request.length, request.is_cut), (0, Some(EARLY_BYTES), true));
     assert_eq!(request.servers, 1, "nobody else sends meanwhile");
-    // If another server describes the object, that server is asked for the beginning, as its
+    // If another server describes the object, that server is asked for the first bytes, because its
     // version may differ.
     refuse(&mut fetch, 1, A);
     let asked = pulls(&mut fetch);
@@ -489,7 +489,7 @@ fn server_asked_to_describe_also_sends_the_beginning() {
 }
 
 #[test]
-fn only_a_single_new_object_requests_its_beginning() {
+fn first_bytes_are_requested_only_for_one_new_object() {
     for (wanted, asked) in [
         (vec![unknown()], 1),
         (vec![unknown(); 2], 0),
@@ -542,7 +542,7 @@ fn bytes_received_before_the_file_opens_are_written_later() {
 }
 
 #[test]
-fn beginning_is_dropped_for_partial_files_or_other_lengths() {
+fn early_bytes_are_dropped_for_partial_or_longer_files() {
     for (bytes, missing) in [(5, 2..5), (5, 0..3), (6, 0..6)] {
         for has_come in [false, true] {
             let mut fetch = of(unknown());
@@ -566,7 +566,7 @@ fn beginning_is_dropped_for_partial_files_or_other_lengths() {
 }
 
 #[test]
-fn beginning_is_requested_again_after_its_server_is_lost() {
+fn first_bytes_are_requested_again_after_server_loss() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A, B]);
     accept(&mut fetch, 1, A, 0, 5);
@@ -582,10 +582,10 @@ fn beginning_is_requested_again_after_its_server_is_lost() {
     assert_eq!(written(&events(&mut fetch)), [ALL]);
 }
 
-/// A server may refuse a beginning, for example at its limit of pulls. That refusal does not
-/// exclude the server from the object.
+/// A server may refuse the early request for the first bytes, for example at its limit of pulls.
+/// That refusal does not exclude the server from the object.
 #[test]
-fn refused_beginning_does_not_exclude_the_server() {
+fn refused_early_request_does_not_exclude_the_server() {
     let mut fetch = of(unknown());
     connect(&mut fetch, 0, &[A]);
     let refused = Control::Refused { pull: PullId(0), reason: "64 pulls at once are allowed".into() };

@@ -31,9 +31,9 @@ pub(super) struct FirstFlight {
     bytes: u64,
     /// Number of bytes acknowledged or known to be lost.
     known: u64,
-    /// Times of the first and the last report. `came` is the number of bytes that arrived in
-    /// between.
+    /// Times of the first and the last report.
     heard: Option<(Instant, Instant)>,
+    /// Number of bytes that arrived between the first and the last report.
     came: u64,
     /// Number of bytes in unrequested sums of all pulls.
     unasked: u64,

@@ -79,7 +79,7 @@ fn counts_are_accepted_up_to_twice_the_proven_packets() {
 
 /// Issue #48.
 #[test]
-fn receipt_after_a_long_time_is_a_sample() {
+fn receipt_after_a_long_gap_still_measures_loss() {
     let mut credit = Credit::default();
     credit.handle_receipt(100_000, Receipt { came: u32::MAX, digest: 0 });
     assert_eq!((credit.proven(), credit.take(100_000)), (100_000, 100_000));

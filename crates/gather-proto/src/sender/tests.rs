@@ -63,7 +63,7 @@ fn generation_that_blocks_the_window_gets_extra_sums() {
         let (mut sender, mut path) = cut(generations * 20 * 1_400, 20, window);
         let before = sender.pressing(Some(&path));
         assert!(leave(&mut sender, &mut path, Instant::ZERO) > 40, "two generations");
-        // The larger the sent part of the window, the more generations block it.
+        // The larger the sent part of the sender's window, the more generations block it.
         let more = sender.pressing(Some(&path)) - before;
         assert_eq!(more, if window == 4 && generations > 4 { 2 } else { 0 });
         let report =

@@ -32,9 +32,9 @@ pub struct ServerPath {
     pub connecting: Duration,
     pub loss_ppm: u32,
     pub repeat_ppm: u32,
-    /// Rate of delayed datagrams in parts per million. `late_max` is their maximum additional
-    /// delay, so that later datagrams overtake them.
+    /// Rate of delayed datagrams in parts per million.
     pub late_ppm: u32,
+    /// Maximum additional delay of delayed datagrams, so that later datagrams overtake them.
     pub late_max: Duration,
     /// Maximum datagram length in bytes; longer datagrams are lost.
     pub datagram_max: usize,

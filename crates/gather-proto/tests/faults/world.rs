@@ -15,9 +15,9 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant, RandomStream, Seed}
 use calm::framed_bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Duration of the faults. `HEALING` is the time after the faults by which all objects must be
-/// present.
+/// Duration of the faults.
 const CHAOS: Duration = Duration::from_secs(60);
+/// Time after the faults by which all objects must be present.
 const HEALING: Duration = Duration::from_secs(120);
 /// Length of a network cut that ends a connection.
 const CUT_MAX: Duration = Duration::from_secs(10);
@@ -152,8 +152,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// Whether the fault must not make an object fail. LTTP's sender may wait up to a minute at a
-    /// high loss rate.
+    /// Whether the fault must not make an object fail. LTTP may wait a minute at high loss rates.
     const fn is_gentle(&self, mode: Mode) -> bool {
         match self {
             Self::Weather(..) | Self::Reorder(..) => matches!(mode, Mode::Counted),
@@ -190,8 +189,7 @@ pub struct World {
     knows_ways: bool,
 }
 
-/// Maximum memory of a client for packets. In LTTP's mode a generation is the whole requested
-/// range.
+/// Maximum memory of a client for packets. LTTP's generation is the whole requested range.
 fn memory_max(config: &ClientConfig) -> ByteCount {
     match config.mode {
         Mode::Counted => config.memory(),
@@ -334,8 +332,7 @@ impl World {
                     let name = format!("{name}.{end}");
                     let (holders, _) = self.put(&name, of);
                     let hash = Some(hash(of)).filter(|_| self.random.below(2) == 0);
-                    // Without hashes of parts the client cannot tell which part is wrong. All
-                    // holders then store the right version.
+                    // Without a hash, the wrong part is unknown: all holders get the right version.
                     if hash.is_none() {
                         holders.iter().for_each(|holder| self.hosts[holder.0 as usize].put(&name, of));
                     }
@@ -400,8 +397,7 @@ impl World {
         Duration::from_ms(self.random.below(most))
     }
 
-    /// Runs until all objects are present, which must happen at most `HEALING` after the faults'
-    /// end.
+    /// Runs until all objects are present, at most `HEALING` after the faults' end.
     pub fn run(mut self) -> ScheduleEnd {
         let end = Instant::ZERO + CHAOS + HEALING;
         while !self.is_healed || !self.disk.has_all() {
@@ -521,8 +517,7 @@ impl World {
         }
     }
 
-    /// Returns whether the client is frozen. If so, the event is scheduled again for the end of the
-    /// freeze.
+    /// Returns whether the client is frozen. If so, schedules the event for the freeze's end.
     fn defer_client(&mut self, event: &Event) -> bool {
         let is_frozen = self.client_frozen_until > self.schedule.now();
         if is_frozen {
@@ -573,8 +568,7 @@ impl World {
             Fault::Flips(server, ppm) => self.hosts[server].flip_ppm = ppm,
             Fault::Replace(server) => {
                 let Some((name, Some(bytes))) = self.hosts[server].replace(&mut self.random) else { return };
-                // A fetch keeps the version that was described to it, but another version is
-                // acceptable later.
+                // A fetch keeps its described version. Another version is acceptable later.
                 for (wanted, right) in self.wanted.iter().zip(&mut self.right) {
                     if wanted.hash.is_none() && wanted.parts[0].name == name {
                         right.push(bytes.clone());
@@ -593,8 +587,7 @@ impl World {
         }
     }
 
-    /// Schedules the report to the client that its connections to a server are lost. Returns the
-    /// connections.
+    /// Schedules the report that the client lost its connections to a server. Returns them.
     fn lose(&mut self, server: usize, at: Instant, reason: &'static str) -> Vec<u32> {
         let its = self.conns.iter().filter(|(_, conn)| conn.server == server);
         let its: Vec<u32> = its.map(|(id, _)| *id).collect();

@@ -11,8 +11,9 @@ use std::fmt::Write as _;
 
 /// Number of random paths.
 const PATHS: u64 = 1_000;
-/// Bytes of a block. `PACKET` is the bytes of a packet with all headers.
+/// Bytes of a block.
 const BLOCK: f64 = 1_427.0;
+/// Bytes of a packet with one block and all headers.
 const PACKET: f64 = 1_500.0;
 
 /// A network path, and the object that is fetched over it.

@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
-/// Number of bytes read in one turn. `READ_BYTES` is the number of bytes per read.
+/// Number of bytes read in one turn.
 const TURN_BYTES: u64 = 16 << 20;
+/// Number of bytes per read.
 const READ_BYTES: usize = 1 << 20;
 /// Maximum number of known hashes. Beyond it the oldest entries are dropped.
 const KNOWN_MAX: usize = 16_384;

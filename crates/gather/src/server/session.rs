@@ -55,9 +55,9 @@ const LINES_MAX: u32 = 10_000;
 /// leave before the client has read the announcement.
 const KEY_LEFT_PACKETS: u64 = 1 << 22;
 
-/// Maximum bytes read from a refused client: a few requests. `UNHEARD_TIME` is the maximum time for
-/// reading them.
+/// Maximum bytes read from a refused client: a few requests.
 const UNHEARD_BYTES_MAX: usize = 1 << 16;
+/// Maximum time for reading from a refused client.
 const UNHEARD_TIME: std::time::Duration = std::time::Duration::from_secs(1);
 
 type Stream = TlsStream<TcpStream>;
@@ -370,9 +370,9 @@ struct Object {
 
 struct Session<'a> {
     shared: &'a Arc<Shared>,
-    /// Resources shared with the client's other connections. `number` is the number of this
-    /// connection.
+    /// Resources shared with the client's other connections.
     share: Arc<Share>,
+    /// Number of this connection among all connections of the server.
     number: u64,
     name: String,
     peer: PeerIdentity,

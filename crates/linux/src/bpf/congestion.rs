@@ -1,10 +1,10 @@
 //! TCP congestion controls made of BPF programs (`struct_ops`).
 //!
-//! A control is a structure of functions, `struct tcp_congestion_ops`, whose members are BPF
-//! programs. Programs choose a control by its name (tcp(7), `TCP_CONGESTION`). The control is
-//! registered in every network namespace. A BPF link holds the registration: the kernel removes it
-//! with the link's descriptor, also when the process is killed. Connections that use the control
-//! keep it until they close.
+//! A congestion control is a structure of functions, `struct tcp_congestion_ops`, whose members are
+//! BPF programs. Programs choose a congestion control by its name (tcp(7), `TCP_CONGESTION`). The
+//! congestion control is registered in every network namespace. A BPF link holds the registration:
+//! the kernel removes it with the link's descriptor, also when the process is killed. Connections
+//! that use the congestion control keep it until they close.
 //!
 //! Source: the kernel's include/net/tcp.h (`struct tcp_congestion_ops`),
 //! kernel/bpf/bpf_struct_ops.c, net/ipv4/bpf_tcp_ca.c. Needs Linux 6.4 with `CONFIG_DEBUG_INFO_BTF`
@@ -21,10 +21,10 @@ use super::sys;
 const OPS: &str = "tcp_congestion_ops";
 /// Name of the map's value type: the kernel's own fields, then the structure as member `data`.
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
-/// Flag: programs without CAP_NET_ADMIN may choose the control, and it may be a network namespace's
-/// default.
+/// Flag: programs without CAP_NET_ADMIN may choose the congestion control, and it may be a network
+/// namespace's default.
 pub const UNRESTRICTED: u32 = 1;
-/// Flag: connections under the control negotiate ECN, regardless of `net.ipv4.tcp_ecn`.
+/// Flag: connections under the congestion control negotiate ECN, regardless of `net.ipv4.tcp_ecn`.
 pub const NEEDS_ECN: u32 = 2;
 /// Maximum length of a name in bytes (`TCP_CA_NAME_MAX`, without the terminating zero).
 pub(super) const NAME_BYTES_MAX: usize = 15;
@@ -36,7 +36,7 @@ const LOG_LINES: usize = 4;
 /// Advice that follows the kernel's refusal in a message.
 pub(super) const NEEDS: &str = "needs Linux 6.4, CAP_BPF and CAP_NET_ADMIN: run as root";
 
-/// Reason why a control is not registered.
+/// Reason why a congestion control is not registered.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RegisterError {
@@ -59,12 +59,12 @@ pub enum RegisterError {
         /// Last lines of the verifier's log.
         log: String,
     },
-    /// Another control already has this name.
+    /// Another congestion control already has this name.
     NameTaken {
         /// The name.
         name: String,
     },
-    /// The kernel refuses the control.
+    /// The kernel refuses the congestion control.
     Refused {
         /// The step that failed.
         step: &'static str,
@@ -107,19 +107,19 @@ impl std::error::Error for RegisterError {
     }
 }
 
-/// A registered control. Dropping it removes the registration.
+/// A registered congestion control. Dropping it removes the registration.
 #[derive(Debug)]
 pub struct CongestionControl {
     _link: OwnedFd,
 }
 
 impl CongestionControl {
-    /// Registers a control. `programs` are members of `struct tcp_congestion_ops` with their
-    /// instructions. The kernel requires `ssthresh`, `undo_cwnd`, and one of `cong_avoid` and
+    /// Registers a congestion control. `programs` are members of `struct tcp_congestion_ops` with
+    /// their instructions. The kernel requires `ssthresh`, `undo_cwnd`, and one of `cong_avoid` and
     /// `cong_control`. `types` is the kernel's type information; `flags` is a sum of
     /// [`UNRESTRICTED`] and [`NEEDS_ECN`].
     ///
-    /// Errors: see [`RegisterError`]; no part of the control is then left.
+    /// Errors: see [`RegisterError`]; no part of the congestion control is then left.
     pub fn register(
         types: &Btf<'_>,
         name: &str,
@@ -170,9 +170,9 @@ impl CongestionControl {
     }
 }
 
-/// Names of all registered structures of functions that are made of BPF programs: controls, and
-/// other kinds such as schedulers. A removed control is listed until its last connection has closed
-/// and the kernel has freed it.
+/// Names of all registered structures of functions that are made of BPF programs: congestion
+/// controls, and other kinds such as schedulers. A removed congestion control is listed until its
+/// last connection has closed and the kernel has freed it.
 ///
 /// Errors: the system's; listing needs CAP_SYS_ADMIN.
 pub fn registered() -> io::Result<Vec<String>> {
@@ -184,7 +184,7 @@ pub(super) fn check_name(name: &str) -> Result<(), RegisterError> {
     if is_good_name(name) { Ok(()) } else { Err(RegisterError::Name { name: name.to_owned() }) }
 }
 
-/// Returns true if the kernel accepts the name, both for the map and for the control.
+/// Returns true if the kernel accepts the name, both for the map and for the congestion control.
 fn is_good_name(name: &str) -> bool {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_good)
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_names_are_accepted_up_to_their_limits() {
+    fn congestion_control_names_are_accepted_up_to_their_limits() {
         for (name, expected) in [
             ("r", true),
             ("retcp_cubic.123", true),

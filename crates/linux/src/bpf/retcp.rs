@@ -2,7 +2,8 @@
 //!
 //! reTCP is for networks of circuits and packets. The switch marks acknowledgements while a flow's
 //! circuit is up, or will soon be. The sender doubles its window when the mark appears, and halves
-//! it when the mark disappears. Between these transitions, the base control sets the window:
+//! it when the mark disappears. Between these transitions, the base congestion control sets the
+//! window:
 //!
 //! | base | implementation | clock |
 //! | --- | --- | --- |
@@ -13,9 +14,8 @@
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
 //! §2.4.4: a factor of 2 on the 0 -> 1 transition of the mark, of 0.5 on the 1 -> 0 transition.
 //! Differs: the original changes the kernel to read ECE without ECN; here a program of the cgroup
-//! reads ECE.
-//! Leaves out: IPv6 extension headers; with [`Mark::Ece`], connections that choose the control
-//! after they are established. Read [`attach`] and [`ControlSpec`].
+//! reads ECE. Leaves out: IPv6 extension headers; with [`Mark::Ece`], connections that choose the
+//! congestion control after they are established. Read [`attach`] and [`ControlSpec`].
 
 mod cubic;
 mod dctcp;
@@ -62,20 +62,20 @@ pub enum Mark {
     Dscp(u8),
 }
 
-/// A control to register.
+/// A congestion control to register.
 #[derive(Copy, Clone, Debug)]
 pub struct ControlSpec<'a> {
-    /// Name by which programs choose the control: 1 to 15 letters, digits, `_` or `.`.
+    /// Name by which programs choose the congestion control: 1 to 15 letters, digits, `_` or `.`.
     pub name: &'a str,
     /// Congestion control between transitions of the mark.
     pub base: Base,
-    /// Mark to which reTCP reacts. `None` for the base control alone.
+    /// Mark to which reTCP reacts. `None` for the base congestion control alone.
     pub mark: Option<Mark>,
     /// Time dilation: CUBIC counts one second for as many real seconds as the factor.
     pub dilation: Dilation,
 }
 
-/// Counters of a control, over all its connections.
+/// Counters of a congestion control, over all its connections.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetcpCounts {
     /// Acknowledgements that arrived.
@@ -101,7 +101,7 @@ impl Counter {
     const COUNT: u32 = 4;
 }
 
-/// Reason why a control is not attached.
+/// Reason why a congestion control is not attached.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -117,7 +117,7 @@ pub enum AttachError {
         /// Name of the missing structure, field or function.
         name: String,
     },
-    /// The control could not be registered.
+    /// The congestion control could not be registered.
     Register(RegisterError),
     /// The kernel refuses a program that reads marks.
     Watcher {
@@ -168,8 +168,8 @@ impl From<RegisterError> for AttachError {
     }
 }
 
-/// A registered control. Dropping it removes the registration; connections that use the control
-/// keep it until they close.
+/// A registered congestion control. Dropping it removes the registration; connections that use the
+/// congestion control keep it until they close.
 #[derive(Debug)]
 pub struct Retcp {
     _control: CongestionControl,
@@ -178,7 +178,7 @@ pub struct Retcp {
 }
 
 impl Retcp {
-    /// The counters so far. All are zero if the control has no mark.
+    /// The counters so far. All are zero if the congestion control has no mark.
     ///
     /// Errors: the system's.
     pub fn counts(&self) -> io::Result<RetcpCounts> {
@@ -195,17 +195,18 @@ impl Retcp {
     }
 }
 
-/// Returns true if the kernel still has programs or maps of a control with this name. They exist
-/// while the control's guard or a connection exists.
+/// Returns true if the kernel still has programs or maps of a congestion control with this name.
+/// They exist while its guard or one of its connections exists.
 ///
 /// Errors: the system's; listing needs CAP_SYS_ADMIN.
 pub fn is_left(name: &str) -> io::Result<bool> {
     Ok(sys::count_named(name)? != (0, 0))
 }
 
-/// Registers a control in every network namespace. Marks are read for connections of programs in
-/// `cgroup` or below it; `None` is the root cgroup, so marks are read for all programs. No default
-/// congestion control changes: programs or sysctls choose the control by its name.
+/// Registers a congestion control in every network namespace. Marks are read for connections of
+/// programs in `cgroup` or below it; `None` is the root cgroup, so marks are read for all programs.
+/// No default congestion control changes: programs or sysctls choose the congestion control by its
+/// name.
 ///
 /// ```no_run
 /// # // no_run: it needs root and a kernel with BPF.
@@ -220,8 +221,8 @@ pub fn is_left(name: &str) -> io::Result<bool> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Errors: settings out of range; a part that this kernel lacks or refuses. No part of the control
-/// is then left.
+/// Errors: settings out of range; a part that this kernel lacks or refuses. No part of the
+/// congestion control is then left.
 pub fn attach(settings: &ControlSpec<'_>, cgroup: Option<&Path>) -> Result<Retcp, AttachError> {
     check(settings)?;
     let refused = |step| move |error| AttachError::Refused { step, error };

@@ -74,7 +74,7 @@ fn lacks(error: &RegisterError) -> bool {
     }
 }
 
-/// Connects a socket under the control to `to`.
+/// Connects a socket under the congestion control to `to`.
 fn connect_under(name: &str, to: SocketAddr) -> std::io::Result<TcpStream> {
     let near = socket(AddressFamily::INET, SocketType::STREAM, None)?;
     set_tcp_congestion(&near, name)?;
@@ -82,8 +82,8 @@ fn connect_under(name: &str, to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(near.into())
 }
 
-/// Sends [`BYTES`] over loopback. Returns the name of the control that the kernel reports for the
-/// flow.
+/// Sends [`BYTES`] over loopback. Returns the name of the congestion control that the kernel
+/// reports for the flow.
 fn send_over(name: &str) -> String {
     let up = LinkChange { set_up: true, ..LinkChange::default() };
     Rtnetlink::open().expect("netlink").change_link(LOOPBACK, &up).expect("our own namespace");
@@ -103,7 +103,8 @@ fn send_over(name: &str) -> String {
     state.and_then(|state| state.congestion_control).expect("a flow has a control")
 }
 
-/// Registers the counting control. Fails with the reason if the machine does not support it.
+/// Registers the counting congestion control. Fails with the reason if the machine does not support
+/// it.
 fn register(name: &str) -> Result<(CongestionControl, Map<4, 8>), String> {
     let bytes =
         std::fs::read(VMLINUX).map_err(|error| format!("no type information of the kernel: {error}"))?;
@@ -120,7 +121,7 @@ fn register(name: &str) -> Result<(CongestionControl, Map<4, 8>), String> {
     }
 }
 
-/// Waits until the kernel has freed the control.
+/// Waits until the kernel has freed the congestion control.
 fn await_removal(name: &str) {
     let began = Instant::now();
     while registered().expect("root may list").iter().any(|other| other == name) {
@@ -131,7 +132,8 @@ fn await_removal(name: &str) {
 
 #[test]
 fn tcp_flow_runs_under_a_bpf_congestion_control() {
-    // Controls are registered for the whole machine, so each run of this test needs its own name.
+    // Congestion controls are registered for the whole machine, so each run of this test needs its
+    // own name.
     let name = format!("ab_{:x}", std::process::id());
     let (control, counts) = match register(&name) {
         Ok(registered) => registered,
@@ -153,7 +155,8 @@ fn tcp_flow_runs_under_a_bpf_congestion_control() {
     await_removal(&name);
 }
 
-/// Environment variable with the name of the control that the child of the next test registers.
+/// Environment variable with the name of the congestion control that the child of the next test
+/// registers.
 const HELD: &str = "ANABRANCH_TEST_CONTROL";
 const READY: &str = "the control is registered";
 
@@ -167,7 +170,7 @@ fn the_holder_of_the_next_test() {
 }
 
 #[test]
-fn killed_process_leaves_no_registered_control() {
+fn killed_process_leaves_no_registered_congestion_control() {
     let name = format!("ab_{:x}_k", std::process::id());
     if let Err(why) = register(&name).map(drop) {
         return skip(&why);

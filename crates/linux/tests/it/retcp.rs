@@ -20,7 +20,8 @@ use super::wire::{Marking, Wire, comes};
 
 const DSCP: u8 = 46;
 
-/// Controls are registered for the whole machine, so each run of a test needs its own name.
+/// Congestion controls are registered for the whole machine, so each run of a test needs its own
+/// name.
 fn name(suffix: &str) -> String {
     format!("ab{:x}{suffix}", std::process::id())
 }
@@ -42,8 +43,8 @@ fn dilation(factor: u32) -> Dilation {
     Dilation::try_from(factor).expect("in range")
 }
 
-/// Starts a control and a wire that marks for it. Returns `None`, with the reason printed, if the
-/// machine does not support them.
+/// Starts a congestion control and a wire that marks for it. Returns `None`, with the reason
+/// printed, if the machine does not support them.
 fn start(name: &str, base: Base, mark: Option<Mark>, factor: u32) -> Option<(Retcp, Wire)> {
     let retcp = match attach(&ControlSpec { name, base, mark, dilation: dilation(factor) }, None) {
         Err(error) if lacks(&error) => {
@@ -154,10 +155,10 @@ fn jumps_of_a_paced_flow_alternate_with_its_marks() {
     }
 }
 
-/// #51: a control that programs without CAP_NET_ADMIN may not choose could not be a namespace's
-/// default.
+/// #51: a congestion control that programs without CAP_NET_ADMIN may not choose could not be a
+/// namespace's default.
 #[test]
-fn namespace_accepts_the_control_as_its_default() {
+fn namespace_accepts_the_congestion_control_as_its_default() {
     let name = name("_d");
     let Some((retcp, wire)) = start(&name, Base::Cubic, None, 4) else { return };
     wire.set("ipv4/tcp_congestion_control", &name);
@@ -252,7 +253,8 @@ fn dctcp_shrinks_its_window_under_congestion_marks() {
     assert!(congested <= 4 && free >= 4 * congested, "{windows:?}");
 }
 
-/// Environment variable with the name of the control that the child of the next test attaches.
+/// Environment variable with the name of the congestion control that the child of the next test
+/// attaches.
 const HELD: &str = "ANABRANCH_TEST_RETCP";
 const READY: &str = "reTCP is attached";
 
@@ -267,7 +269,7 @@ fn the_holder_of_the_next_test() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// The machine's own settings, which a control must not change.
+/// The machine's own settings, which a congestion control must not change.
 fn machine() -> [String; 2] {
     ["tcp_congestion_control", "tcp_allowed_congestion_control"]
         .map(|name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).expect("Linux has it"))
@@ -303,7 +305,7 @@ fn kill_with_an_open_flow_leaves_no_retcp() {
         assert!(comes(|| !is_left(&name).expect("root may list")), "{name} is left");
         let [default_after, allowed_after] = machine();
         assert_eq!(default_after, default);
-        // Controls of other tests may appear and disappear meanwhile.
+        // Congestion controls of other tests may appear and disappear meanwhile.
         assert_eq!(others(allowed_after, &name), others(allowed, &name));
     }
 }

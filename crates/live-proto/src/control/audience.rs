@@ -12,7 +12,7 @@ use crate::Object;
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most different media objects of one stream that are counted in a window.
+/// Maximum number of different media objects of one stream that are counted in a window.
 pub const MEDIA_MAX: usize = 256;
 
 /// Requests of one group for one stream in the current window.

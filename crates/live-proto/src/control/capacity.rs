@@ -6,7 +6,8 @@
 //! bytes received in this window show the link's rate. The estimate is the highest rate of the
 //! limited windows in the last 3 s, at most the declared capacity. A link that its streams do not
 //! fill has no slow transfers, so its estimate does not fall. The estimate rises after any faster
-//! window, and by trials, as a link that is not full cannot show that its capacity has returned.
+//! window, and by trials, because a link that is not full cannot show that its capacity has
+//! returned.
 //!
 //! Source: BBR (Cardwell et al., 2016) uses a maximum filter over windows that the application does
 //! not limit; the thesis leaves the estimate out (§4.4.1). An object that the source holds
@@ -17,7 +18,8 @@
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most transfers of one parent that are observed. Of further transfers only the bytes are counted.
+/// Maximum number of transfers of one parent that are observed. Of further transfers, only the
+/// bytes are counted.
 pub const TRANSFERS_MAX: usize = 4_096;
 /// Rate of a transfer, in percent of its stream's bitrate, below which the transfer is slow. The
 /// margin above 100 % is for playback, which needs the whole bitrate.
@@ -63,10 +65,10 @@ impl Transfer {
     }
 }
 
-/// The current window.
+/// The current measurement window of a link.
 #[derive(Copy, Clone, Debug, Default)]
 struct Window {
-    /// Start of the window. `None` before the first check.
+    /// Start of the measurement window. `None` before the first check.
     since: Option<Instant>,
     bytes: u64,
     ticks: u32,
@@ -146,7 +148,8 @@ impl CapacityEstimator {
         self.is_parent_limited = is_limited;
     }
 
-    /// Sets another declared capacity. Measurements are discarded, as they may be of another link.
+    /// Sets another declared capacity. Measurements are discarded, because they may be of another
+    /// link.
     pub fn redeclare(&mut self, declared: BitRate) {
         if declared != self.declared {
             *self = Self {

@@ -31,9 +31,9 @@ use stages::PlanTransition;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Most groups of viewers that a controller accepts.
+/// Maximum number of groups of viewers that a controller accepts.
 pub const CONTROLLER_GROUPS_MAX: usize = 65_536;
-/// Most versions whose tables the controller keeps, as bases of differential updates.
+/// Maximum number of versions whose tables the controller keeps, as bases of differential updates.
 pub const HISTORY_MAX: usize = 8;
 
 /// Routes of one node from the controller.
@@ -53,7 +53,8 @@ pub struct ControllerSettings {
     pub resend_every: Duration,
     /// Share of each link that stays unplanned for local decisions, in millionths, below 1,000,000.
     pub slack_ppm: u32,
-    /// Most running streams that are moved in one round, not counting streams on failed links.
+    /// Maximum number of running streams that are moved in one round, not counting streams on
+    /// failed links.
     pub moves_max: usize,
     /// Change of a link's capacity that makes evidence stale, in percent. Must equal the nodes'
     /// setting.

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A message: a change of a table, or the whole table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta<K, V> {
-    /// Life of the sender. A later life has a higher number.
+    /// Incarnation number of the sender. A later incarnation has a higher number.
     pub numbering: u64,
-    /// Number of the message within the life, starting at 1.
+    /// Number of the message within the incarnation, starting at 1.
     pub number: u64,
     /// Whether `set` holds the whole table.
     pub is_full: bool,
@@ -44,7 +44,8 @@ pub struct DeltaSender<K, V> {
 }
 
 impl<K: Copy + Ord, V: Copy + PartialEq> DeltaSender<K, V> {
-    /// Creates an empty table. `numbering` must exceed all earlier lives of the sender.
+    /// Creates an empty table. `numbering` must exceed the numbers of all earlier incarnations of
+    /// the sender.
     pub const fn new(numbering: u64) -> Self {
         Self { numbering, number: 0, sent: BTreeMap::new() }
     }

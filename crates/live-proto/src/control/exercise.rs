@@ -10,11 +10,11 @@ use crate::{Link, Network, NodeId, Object, Tier};
 use anabranch_units::{BitRate, Duration, Instant, Seed};
 use serde::{Deserialize, Serialize};
 
-/// Most lines of an input that are read.
+/// Maximum number of input lines that are read.
 const LINES_MAX: usize = 2_000;
 /// The node that receives the messages, a reflector. Sources are 0 and 1, edges are 4 and 5.
 const NODE: NodeId = NodeId(2);
-/// Life of the node. Its attempts are numbered from this value.
+/// Incarnation number of the node. The attempts of the node are numbered from this value.
 const LIFE: u64 = 100;
 
 /// A line of an input.

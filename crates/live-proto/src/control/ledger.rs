@@ -10,7 +10,7 @@ use anabranch_units::BitRate;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most streams on one link.
+/// Maximum number of streams on one link.
 pub const STREAMS_MAX: usize = 65_536;
 
 /// Capacity of a link, as declared by the operator and as measured from transfers.

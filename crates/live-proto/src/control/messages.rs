@@ -65,10 +65,11 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// A message to a parent. Messages of a later life replace all state of earlier lives.
+/// A message to a parent. Messages of a later incarnation of the child replace all state of earlier
+/// incarnations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToParent {
-    /// Life of the child's process. A later life has a higher number.
+    /// Incarnation number of the child's process. It grows with each restart.
     pub life: u64,
     /// Body of the message.
     pub body: ChildMessage,
@@ -105,7 +106,7 @@ pub enum ChildMessage {
         /// The attempts still in force.
         held: Vec<(Object, u64)>,
     },
-    /// Requests the whole advertisement, as a message is missing.
+    /// Requests the whole advertisement, because a message is missing.
     Resend,
     /// Capacity of the link, as measured by the child.
     Measured(BitRate),
@@ -114,7 +115,7 @@ pub enum ChildMessage {
 /// A message to a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToChild {
-    /// Life of the parent's process. A later life has a higher number.
+    /// Incarnation number of the parent's process. It grows with each restart.
     pub life: u64,
     /// Body of the message.
     pub body: ParentMessage,
@@ -144,14 +145,14 @@ pub enum ParentMessage {
     Heartbeat(Offer),
     /// Changes of the advertised distances and capacities (Table 4.2).
     Advertisement(Delta<Object, Reach>),
-    /// Requests the list of the child's attempts, as the digests differ.
+    /// Requests the list of the child's attempts, because the digests differ.
     Compare,
 }
 
 /// State of a node, sent to the controller every period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Life of the node's process.
+    /// Incarnation number of the node's process. It grows with each restart.
     pub life: u64,
     /// Version of the installed central entries.
     pub version: Version,

@@ -17,9 +17,9 @@ use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most objects in a parent's table, and most that a node advertises.
+/// Maximum number of objects in a parent's table, and of objects that a node advertises.
 pub const OBJECTS_MAX: usize = 65_536;
-/// Most parents of a node.
+/// Maximum number of parents of a node.
 pub const PARENTS_MAX: usize = 64;
 /// Smallest change of an advertised capacity that is sent, in percent of the last sent value. The
 /// same change makes evidence stale.
@@ -226,8 +226,8 @@ pub struct Advertiser {
 }
 
 impl Advertiser {
-    /// Creates the state before the first message. `life` must exceed all earlier lives of the
-    /// node.
+    /// Creates the state before the first message. `life` is the incarnation number of the node,
+    /// and must exceed all earlier ones.
     pub const fn new(life: u64) -> Self {
         Self { sender: DeltaSender::new(life) }
     }

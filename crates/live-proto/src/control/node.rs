@@ -29,11 +29,12 @@ use controller_session::ControllerSession;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use streams::Stream;
 
-/// Most streams of a node, including imported streams.
+/// Maximum number of streams of a node, including imported streams.
 pub const NODE_STREAMS_MAX: usize = 65_536;
-/// Most viewers of a node whose streams have not begun.
+/// Maximum number of viewers of a node whose streams have not begun.
 pub const WAITING_MAX: usize = 65_536;
-/// Most (stream, group) pairs with viewers at one node, and most viewer entries of a report.
+/// Maximum number of (stream, group) pairs with viewers at one node, and of viewer entries in a
+/// report.
 pub const GROUPS_MAX: usize = 65_536;
 
 /// Number of a viewer's request, chosen by the driver.
@@ -262,8 +263,9 @@ struct Output {
 }
 
 impl Node {
-    /// Creates the machine of node `id`. `life` must exceed the node's earlier lives by more than
-    /// the number of requests in a life; microseconds since the Unix epoch do.
+    /// Creates the machine of node `id`. `life` is its incarnation number. It must exceed earlier
+    /// ones by more than the number of requests in one incarnation, as microseconds since the Unix
+    /// epoch do.
     pub fn new(
         now: Instant,
         network: &Network,

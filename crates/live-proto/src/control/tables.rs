@@ -10,12 +10,12 @@ use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most entries of one origin in a [`Rib`], and most entries of a [`Fib`].
+/// Maximum number of entries of one origin in a [`Rib`], and of entries in a [`Fib`].
 pub const ENTRIES_MAX: usize = 65_536;
-/// Most versions in [`ShadowFibs`], including the current version. A round has at most eight
-/// stages.
+/// Maximum number of versions in [`ShadowFibs`], including the current version. A round has at most
+/// eight stages.
 pub const SHADOW_FIBS_MAX: usize = 8;
-/// Most links, and most objects, in the evidence of one entry.
+/// Maximum number of links, and of objects, in the evidence of one entry.
 pub const EVIDENCE_MAX: usize = 64;
 
 /// Version of a controller's decision.
@@ -335,8 +335,8 @@ impl Rib {
         self.distributed.remove(&prefix);
     }
 
-    /// Removes local decisions that are not needed, as central entries that are not stale route all
-    /// their requests. Returns the prefixes of the removed decisions.
+    /// Removes local decisions that are not needed, because central entries that are not stale
+    /// route all their requests. Returns the prefixes of the removed decisions.
     pub fn drop_overrides(&mut self, is_stale: impl Fn(&RibEntry) -> bool) -> Vec<Prefix> {
         let central = &self.central;
         let is_needed = |prefix: Prefix| {

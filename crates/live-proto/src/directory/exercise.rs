@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A directory with two groups, two edges, and a channel with two renditions.
 ///
-/// Panics: never, as its texts are valid prefixes and addresses.
+/// Panics: never, because its texts are valid prefixes and addresses.
 pub fn sample() -> DirectoryContents {
     let prefix = |text: &str| text.parse().expect("a prefix");
     let address = |text: &str| text.parse().expect("an address");

@@ -23,11 +23,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Most steps that wait for the origin.
+/// Maximum number of steps that wait for the origin.
 const STEPS_MAX: usize = 1_024;
 /// Number of segments before the end of the first playlist at which the import begins.
 const BEGIN_BEFORE_END: usize = 3;
-/// Most segments by which a stale copy of the playlist is behind the newest playlist.
+/// Maximum number of segments by which a stale copy of the playlist is behind the newest playlist.
 const STALE_SEGMENTS_MAX: u64 = 3;
 /// Number of target durations for which playlists may be behind, before the origin counts as
 /// restarted.
@@ -173,7 +173,7 @@ pub struct Importer {
     seen: OriginState,
     /// Initialisation section of the last planned segment.
     map: Option<Arc<Resource>>,
-    /// Whether the rest of the current segment is skipped, as a piece of it was lost.
+    /// Whether the rest of the current segment is skipped, because a piece of the segment was lost.
     is_segment_lost: bool,
     is_discontinuous: bool,
     /// Time and directives of the next playlist request.
@@ -535,8 +535,8 @@ impl Importer {
     }
 }
 
-/// File name of a URI: the last component of its path, without the query. Queries are ignored, as
-/// session numbers in them change while the resource does not.
+/// File name of a URI: the last component of its path, without the query. Queries are ignored,
+/// because session numbers in them change while the resource does not.
 fn file_name(uri: &str) -> &str {
     let path = uri.split(['?', '#']).next().unwrap_or(uri);
     path.rsplit('/').next().unwrap_or(path)

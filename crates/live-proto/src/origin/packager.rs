@@ -24,11 +24,12 @@ pub struct PackagerConfig {
     pub rendition: RenditionConfig,
     /// Where segments and parts are cut.
     pub cut: CutConfig,
-    /// Base of the dates of segments: the date of the epoch on a shared timeline, or of
-    /// [`Instant::ZERO`] on an own timeline. `None` for playlists without dates.
+    /// Base of the dates of segments: the date of the epoch with [`Timeline::Shared`], or of
+    /// [`Instant::ZERO`] with [`Timeline::Own`]. `None` for playlists without dates.
     pub date: Option<DateTime>,
-    /// Last numbers of the previous source. On an own timeline the new source continues with the
-    /// next number and a discontinuity. A shared timeline determines the numbers itself.
+    /// Last segment number and discontinuity count of the previous source. With [`Timeline::Own`],
+    /// the new source continues after them and marks a discontinuity. [`Timeline::Shared`] ignores
+    /// them, because the media's time determines the segment numbers.
     pub predecessor: Option<Predecessor>,
 }
 
@@ -74,7 +75,7 @@ pub struct Packager {
     rendition: Rendition,
     reader: StreamReader,
     cutter: Cutter,
-    /// Arrival time and media time of the first sample, the base of dates on an own timeline.
+    /// Arrival time and media time of the first sample, the base of dates with [`Timeline::Own`].
     date_base: Option<(DateTime, MediaTime)>,
     /// Number of consecutive bursty segments.
     bursts: u32,

@@ -13,11 +13,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-/// Most requests that may wait at once, whatever the setting.
+/// Maximum number of requests that may wait at the same time, whatever the setting.
 pub const REQUESTS_MAX: usize = 65_536;
 /// Number of target durations after which a blocked request is refused (section 6.2.5.2).
 const BLOCKED_TARGETS: u64 = 3;
-/// Most segments that a request may be ahead of the last complete one (section 6.2.5.2).
+/// Maximum number of segments by which a request may be ahead of the last complete segment (section
+/// 6.2.5.2).
 const SEGMENTS_AHEAD_MAX: u64 = 2;
 /// Number of target durations for which caches may keep media and blocking playlists.
 const MEDIA_FRESH_TARGETS: u64 = 6;
@@ -30,13 +31,13 @@ pub struct RenditionConfig {
     /// Number of complete segments that a playlist lists, at least 3. The same number of older
     /// segments can still be fetched.
     pub listed_segments: usize,
-    /// Most bytes of the window. The oldest segments leave it first.
+    /// Maximum size of the live window in bytes. The oldest segments leave the window first.
     pub window_bytes_max: ByteCount,
-    /// Most requests that wait at once.
+    /// Maximum number of requests that wait at the same time.
     pub requests_max: usize,
     /// Whether bytes of a part are sent before the part is complete. The standard forbids this
-    /// towards players (section 6.2.6), as they would measure the encoder's rate. Between relays it
-    /// saves the transmission time of one part at each relay.
+    /// towards players (section 6.2.6), because players would measure the encoder's rate. Between
+    /// relays, early sending saves the transmission time of one part at each relay.
     pub sends_unfinished_parts: bool,
 }
 
@@ -152,7 +153,7 @@ pub enum Answer {
 struct WaitingRequest {
     name: Name,
     directives: DeliveryDirectives,
-    /// When the request is refused. `None` once the head has been sent.
+    /// Time at which the request is refused. `None` once the response headers have been sent.
     deadline: Option<Instant>,
     /// Number of whole parts sent, and of pieces sent of the part after them.
     parts_sent: usize,
@@ -162,7 +163,7 @@ struct WaitingRequest {
 /// The playlist as text, whole and as a delta update.
 #[derive(Clone, Debug)]
 struct PlaylistText {
-    /// Revision of the window that the text shows.
+    /// Revision of the segment window that the text shows.
     revision: u64,
     whole: Arc<[u8]>,
     /// The delta update. `None` if no segment is old enough to be skipped.
@@ -530,7 +531,8 @@ impl Rendition {
         self.answers.push_back((id, Answer::Head(head)));
     }
 
-    /// Ends an answer whose body cannot be completed. Returns `None`, as the request is finished.
+    /// Ends an answer whose body cannot be completed. Returns `None`, because the request is
+    /// finished.
     fn fail(&mut self, id: RequestId, has_head: bool) -> Option<WaitingRequest> {
         if has_head {
             self.answers.push_back((id, Answer::Aborted));

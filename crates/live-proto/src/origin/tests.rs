@@ -137,7 +137,7 @@ fn blocking(msn: u64, part: Option<u64>) -> DeliveryDirectives {
 }
 
 #[test]
-fn playlist_without_media_is_refused_at_once() {
+fn playlist_without_media_is_refused_immediately() {
     let mut bench = Bench::new(config(OWN));
     for directives in [DeliveryDirectives::default(), blocking(0, None)] {
         let id = bench.ask(Name::Playlist, directives);

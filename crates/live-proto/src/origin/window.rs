@@ -9,13 +9,13 @@ use anabranch_units::{BitRate, ByteCount, Duration, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Most segments that a window holds.
+/// Maximum number of segments that a live window holds.
 pub const WINDOW_SEGMENTS_MAX: usize = 1_024;
-/// Most parts of one segment. Further parts are joined to the last part.
+/// Maximum number of parts of one segment. Further parts are joined to the last part.
 pub const PARTS_PER_SEGMENT_MAX: usize = 1_024;
 
 /// Longest duration of a segment: twice the longest target, and a reserve. A longer segment becomes
-/// a gap, as players would stay behind the live edge by its duration.
+/// a gap, because players would stay behind the live edge by its duration.
 pub const SEGMENT_DURATION_MAX: Duration = Duration::from_secs(150);
 
 /// Last numbers of a source, from which its replacement continues.
@@ -49,7 +49,7 @@ pub(super) struct StoredPart {
     pub changed_at: Instant,
 }
 
-/// A segment of the window.
+/// A segment of the live window.
 #[derive(Debug)]
 pub(super) struct StoredSegment {
     pub number: u64,

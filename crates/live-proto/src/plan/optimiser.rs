@@ -112,10 +112,11 @@ const HEAD_TOLERANCE: f64 = 0.002;
 /// Margin added to the bound for rounding errors, as a share of the sums in the bound.
 const ROUNDING: f64 = 1e-11;
 
-/// Most requests placed by all restarts of a small program together, in general and while the gap
-/// is wide, and the largest number of restarts.
+/// Maximum number of requests that all restarts of a small program place together.
 const SMALL_PLACEMENTS: usize = 12_000;
+/// The same limit while the gap is above [`WIDE_GAP`].
 const WIDE_PLACEMENTS: usize = 48_000;
+/// Maximum number of restarts of a small program.
 const SMALL_RESTARTS: usize = 200;
 /// Relative gap above which the gap counts as wide.
 const WIDE_GAP: f64 = 0.005;

@@ -36,7 +36,7 @@ pub enum RecordFormat {
     /// CSV without a heading: user, stream, streamer, first and last round of 10 minutes.
     Twitch2019,
     /// Tab-separated values without a heading: the 15 columns of one snapshot. The bitrate is taken
-    /// as kbit/s, as the data set does not state its unit; 0 means unknown.
+    /// as kbit/s, because the data set does not state its unit; 0 means unknown.
     Twitch2015,
 }
 
@@ -161,8 +161,8 @@ pub struct RecordedWindow {
 }
 
 impl RecordedWindow {
-    /// Takes the requests of the window of `length` that begins at `from`, or at the earliest
-    /// request. `locate` names the location of an address. Records may be in any order.
+    /// Takes the requests of the planning window of `length` that begins at `from`, or at the
+    /// earliest request. `locate` names the location of an address. Records may be in any order.
     ///
     /// Errors: the first bad record; no requests, or more than [`REQUESTS_MAX`], in the window.
     /// Cost: memory of one window.
@@ -227,7 +227,7 @@ impl RecordedWindow {
         Self { from, rows, videos, places }
     }
 
-    /// Start of the window.
+    /// Start of the planning window.
     pub const fn from(&self) -> Instant {
         self.from
     }

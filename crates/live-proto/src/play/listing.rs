@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Default distance from the live edge at which playback starts, in target durations of segments or
 /// parts.
 const HOLD_BACK_TARGETS: u64 = 3;
-/// Most segments by which a playlist may be behind the player. Beyond them its numbers count as
-/// restarted.
+/// Maximum number of segments by which a playlist may be behind the player. If it is farther
+/// behind, its segment numbers count as restarted.
 const BEHIND_SEGMENTS_MAX: u64 = 3;
 
 /// Position of a segment or part.

@@ -216,7 +216,7 @@ impl Player {
         self.records.measurements.join.resolved.get_or_insert(after);
     }
 
-    /// Takes the head of an answer.
+    /// Takes the status of an answer whose headers have arrived.
     pub fn handle_head(&mut self, now: Instant, id: RequestId, status: u16) {
         let Some(request) = self.request_mut(id) else { return };
         if matches!(status, 200 | 206) {
@@ -469,7 +469,8 @@ impl Player {
         }
     }
 
-    /// Aborts the requests that have no head yet, as the player leaves their edge.
+    /// Aborts the requests whose response headers have not arrived, because the player is leaving
+    /// the edge.
     fn leave_edge(&mut self) {
         self.is_listing_current = false;
         for slot in [&mut self.playlist, &mut self.media] {

@@ -4,13 +4,13 @@
 
 use std::fmt;
 
-/// Most relays that a request may have passed.
+/// Maximum number of relays that a request may have passed.
 pub const PASSED_MAX: usize = 16;
 /// Longest accepted header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 1_024;
 
-/// Most names in a value that [`joined`] has extended: half of [`PASSED_MAX`], as each further
-/// relay adds its name.
+/// Maximum number of names in a value that [`joined`] has extended: half of [`PASSED_MAX`], because
+/// each further relay adds its name.
 pub const JOINED_MAX: usize = 8;
 
 /// Reason why this node must not forward a request.

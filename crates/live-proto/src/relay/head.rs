@@ -1,9 +1,8 @@
 //! The head of an answer: status, length, validator, and freshness.
 //!
 //! Source: RFC 9110 (8.8.3 entity tags, 14 ranges), RFC 9111 (4.2 freshness, 5.1 Age, 5.2
-//! Cache-Control).
-//! Leaves out: `Expires`; `Vary`, as requests to parents have no header that could vary;
-//! revalidation.
+//! Cache-Control). Leaves out: `Expires`; `Vary`, because requests to parents have no header that
+//! could vary; revalidation.
 
 use anabranch_units::Duration;
 
@@ -56,7 +55,7 @@ pub struct ContentRange {
 pub struct CacheControl {
     /// `s-maxage`, else `max-age`.
     pub max_age: Option<Duration>,
-    /// `no-cache`: no reuse after the transfer, as the relay does not revalidate.
+    /// `no-cache`: no reuse after the transfer, because the relay does not revalidate.
     pub is_no_cache: bool,
     /// `no-store` or `private`: only viewers that were already waiting share the answer.
     pub is_unshared: bool,

@@ -301,7 +301,7 @@ impl Relay {
     }
 
     /// Ends a leg whose head or bytes contradict another leg. Only for media is the parent
-    /// reported, as playlists of two sources may differ at any moment.
+    /// reported, because playlists of two sources may differ at any moment.
     fn leg_differs(&mut self, now: Instant, leg_id: LegId) -> Flow {
         let leg = &self.legs[&leg_id];
         let key = &self.objects[&leg.object].key;
@@ -335,7 +335,8 @@ impl Relay {
         Flow::Stop
     }
 
-    /// Ends the legs at this parent that have no head yet, as they wait in the same ring.
+    /// Ends the legs at this parent whose response headers have not arrived, because these legs
+    /// wait in the same loop of relays.
     fn drop_waiting_legs(&mut self, id: ObjectId, hop: Option<Hop>) {
         let waits = |leg: &LegId| self.legs[leg].hop == hop && self.legs[leg].next.is_none();
         let legs: Vec<LegId> = self.objects[&id].fetch.legs.iter().copied().filter(waits).collect();

@@ -7,21 +7,21 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-/// Most concurrent legs of one object.
+/// Maximum number of concurrent legs of one object.
 pub(super) const LEGS_MAX: usize = 2;
 
 /// Limits and times of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayConfig {
-    /// Most bytes held of all objects together. At least [`Self::object_bytes_max`].
+    /// Maximum number of bytes held of all objects together. At least [`Self::object_bytes_max`].
     pub memory_max: ByteCount,
-    /// Most bytes held of one object. A longer object is streamed and not kept. Of it the relay
-    /// holds its newest bytes up to this limit; a viewer farther behind is cut off, and a new
+    /// Maximum number of bytes held of one object. A longer object is streamed and not kept: the
+    /// relay holds its newest bytes up to this limit. A viewer farther behind is cut off, and a new
     /// viewer starts another request.
     pub object_bytes_max: ByteCount,
-    /// Most objects that are being fetched or kept.
+    /// Maximum number of objects that are being fetched or kept.
     pub objects_max: usize,
-    /// Most concurrent viewers.
+    /// Maximum number of concurrent viewers.
     pub viewers_max: usize,
     /// Number of upstream requests for one object after which the object fails. At least 1.
     pub requests_max: u32,
@@ -155,7 +155,7 @@ pub struct Resume {
 pub enum Flow {
     /// Keep reading.
     Continue,
-    /// Stop reading until [`Action::Continue`], as the viewers are behind.
+    /// Stop reading until [`Action::Continue`], because the viewers are behind.
     Pause,
     /// The request is finished or failed: close it.
     Stop,

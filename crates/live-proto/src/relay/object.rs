@@ -152,7 +152,7 @@ pub(super) struct Leg {
     pub(super) heard_at: Instant,
     /// First byte of the requested range; 0 for the whole object.
     pub(super) from: u64,
-    /// Position of the next byte. `None` before the head.
+    /// Position of the next byte. `None` before the response headers.
     pub(super) next: Option<u64>,
     /// Whether the leg has been silent for longer than usual.
     pub(super) is_suspect: bool,

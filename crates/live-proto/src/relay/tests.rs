@@ -536,7 +536,7 @@ fn silent_leg_continues_while_second_leg_awaits_a_parent() {
 }
 
 #[test]
-fn legs_at_a_failed_parent_move_at_once() {
+fn legs_at_a_failed_parent_move_immediately() {
     let mut world = World::new(RelayConfig::default(), &[1_000, 1_000]);
     world.join(0);
     world.join(1);

@@ -7,8 +7,8 @@
 use anabranch_media::hls::MediaPlaylist;
 
 /// Whether segments with equal numbers are the same media: equal initialisation section, duration
-/// and date. Playlists without a common number do not share a timeline, as windows of one timeline
-/// overlap.
+/// and date. Playlists without a common number do not share a timeline, because windows of one
+/// timeline overlap.
 ///
 /// Returns `None` if either playlist has no complete segment, so that the answer is unknown.
 /// Returns `None` if one of them has no whole segment, so that nothing is known.

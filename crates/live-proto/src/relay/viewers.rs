@@ -51,7 +51,7 @@ impl std::error::Error for JoinError {}
 pub struct Answer {
     /// Head of the parent's answer; its status is 200.
     pub head: Arc<Head>,
-    /// Age of the object: the parent's `Age` plus the time since the head arrived.
+    /// Age of the object: the parent's `Age` plus the time since the response headers arrived.
     ///
     /// Differs: the time from request to head (RFC 9111, section 4.2.3, `response_delay`) is not
     /// added. A blocking reload waits at the origin, so its bytes are new when they leave it.
@@ -122,8 +122,8 @@ impl Relay {
         Ok(viewer)
     }
 
-    /// Records the relays that a joining request has passed. In a ring, a leg without a head may
-    /// wait for one of these relays.
+    /// Records the relays that a joining request has passed. In a loop of relays, a leg whose
+    /// response headers have not arrived may wait for one of these relays.
     fn add_relays(&mut self, id: ObjectId, passed: &str) {
         let object = self.objects.get_mut(&id).expect("the viewer's object is in the table");
         if object.head.is_some() || !object.is_fetching() {

@@ -35,7 +35,8 @@ const STALLED: Duration = Duration::from_secs(3);
 /// Timer token of the controller. The tokens of nodes begin at [`NODES`].
 const CONTROLLER: u16 = 0;
 const NODES: u16 = 1;
-/// Number of low bits of a request number that count the requests within a life.
+/// Number of low bits of a request number that count the requests within one incarnation of a
+/// node's process.
 const LIFE_SHIFT: u32 = 32;
 
 /// A node's process.

@@ -12,15 +12,15 @@ use anabranch_units::{BitRate, Duration, Instant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Most nodes of a tier.
+/// Maximum number of nodes of a tier.
 const TIER_MAX: u32 = 500;
-/// Most channels.
+/// Maximum number of channels.
 const CHANNELS_MAX: u32 = 2_000;
-/// Most viewers.
+/// Maximum number of viewers.
 const VIEWERS_MAX: u32 = 10_000;
-/// Most faults.
+/// Maximum number of faults.
 const FAULTS_MAX: usize = 400;
-/// Most bitrates of a channel.
+/// Maximum number of bitrates of a channel.
 const BITRATES_MAX: usize = 16;
 /// Latest time of an event.
 const TIME_MAX: Duration = Duration::from_secs(100_000);

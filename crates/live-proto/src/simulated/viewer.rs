@@ -23,7 +23,7 @@ pub(super) enum ViewerState {
     Away,
     /// A request to an edge is in progress.
     Asking { edge: NodeId, object: Object, request: RequestId },
-    /// The edge's process has admitted the viewer; `life` identifies the process.
+    /// The edge's process has admitted the viewer. `life` is the incarnation number of the process.
     Watching { edge: NodeId, life: u64, object: Object },
 }
 
@@ -96,7 +96,7 @@ impl SimulatedViewer {
         matches!(self.state, ViewerState::Watching { .. })
     }
 
-    /// Records the admission by an edge in this life.
+    /// Records the admission by this incarnation of an edge.
     pub(super) fn admit(&mut self, now: Instant, (edge, life): (NodeId, u64), object: Object) {
         self.left.clear();
         (self.admitted_at, self.failed_edge) = (Some(now), None);

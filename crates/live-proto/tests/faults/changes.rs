@@ -6,7 +6,7 @@ use anabranch_live_proto::{Link, Network, Node, NodeId, Tier};
 use anabranch_units::{BitRate, Duration};
 use std::collections::BTreeSet;
 
-/// Most nodes of a network, including added nodes.
+/// Maximum number of nodes of a network, including added nodes.
 const NODES_MAX: usize = 14;
 
 impl World {

@@ -16,7 +16,7 @@ const STEP: Duration = Duration::from_ms(10);
 const PART: Duration = Duration::from_ms(200);
 const DEGRADED_AT: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(40);
-/// Most complete parts that wait to be fetched: the length of a playlist.
+/// Maximum number of complete parts that wait to be fetched: the length of a playlist.
 const LISTED: u64 = 40;
 const CHANNELS: u32 = 12;
 const SOURCE: NodeId = NodeId(0);
@@ -35,7 +35,8 @@ struct Stream {
     is_stalled: bool,
 }
 
-/// A part in transfer. Reflector and edge start at the same time, as the source has the whole part.
+/// A part in transfer. Reflector and edge start at the same time, because the source has the whole
+/// part.
 #[derive(Copy, Clone)]
 struct Transfer {
     reflector: NodeId,

@@ -46,7 +46,7 @@ pub struct Laws {
     changed: BTreeMap<Cause, BTreeSet<NodeId>>,
     /// Last time at which a node counted a parent as failed, by node and parent.
     pub failed: BTreeMap<(NodeId, NodeId), Instant>,
-    /// Newest version of the tables, by the life of the node.
+    /// Newest version of the tables, by the incarnation number of the node.
     versions: BTreeMap<u64, Version>,
     /// Start of the first quiet time in which law 6 held after the last fault.
     converged_at: Option<Instant>,

@@ -461,7 +461,7 @@ impl World {
             return;
         }
         self.lives += 1;
-        // Numbers of lives are farther apart than the request numbers of one life.
+        // Incarnation numbers are farther apart than the request numbers of one incarnation.
         let (now, life, id) = (self.now(), self.lives << 32, NodeId(at as u32));
         let seed = Seed::new(self.random.seed.stream("node", life).next_u64());
         let mut machine = Node::new(now, &self.place.network, id, life, Settings::default(), seed);

@@ -34,11 +34,12 @@ use tokio_rustls::TlsStream;
 
 /// Longest frame in bytes. An advertisement of all streams of a node fits.
 const FRAME_BYTES_MAX: usize = 8 << 20;
-/// Most frames that wait for a connection.
+/// Maximum number of frames that wait for a connection.
 const OUTBOX_MAX: usize = 256;
 /// Longest time to connect to a parent.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Most connections of one child for objects. The child opens one for each object it is fetching.
+/// Maximum number of connections of one child for objects. The child opens one for each object it
+/// is fetching.
 const OBJECT_CONNECTIONS_MAX: usize = 4_096;
 /// Pause before a connection to a parent is attempted again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(300);

@@ -10,7 +10,7 @@ use anabranch_live_proto::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Most changes of one request.
+/// Maximum number of changes of one request.
 pub const CHANGES_MAX: usize = 10_000;
 
 /// One change of a network.

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 const UDP_BYTES_MAX: u16 = 1_232;
 /// Longest answer over UDP to a client without EDNS, in bytes (RFC 1035, section 4.2.1).
 const PLAIN_UDP_BYTES_MAX: u16 = 512;
-/// Most additional records in a query. Clients send OPT, and possibly a signature.
+/// Maximum number of additional records in a query. Clients send OPT, and possibly a signature.
 const ADDITIONAL_MAX: u16 = 4;
 /// Timers in the start of authority: refresh, retry, expire. No secondary server uses them.
 const SOA_TIMES_S: [i32; 3] = [3_600, 600, 86_400];
@@ -73,7 +73,7 @@ struct AdditionalRecord<'a> {
 impl Responder {
     /// Creates a responder for `zone`, whose records have a time to live of `ttl_s` seconds.
     ///
-    /// Panics: never, as a zone's name leaves room for a label.
+    /// Panics: never, because a zone's name leaves room for a label.
     pub(super) fn new(zone: Zone, ttl_s: u32) -> Self {
         let name = |first: &[&str]| {
             let labels = first.iter().copied().chain(zone.labels().iter().map(String::as_str));

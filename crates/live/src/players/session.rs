@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// Most events of requests that wait for the player.
+/// Maximum number of events of requests that wait for the player.
 const NEWS_MAX: usize = 16;
-/// Most servers to which a player keeps connections open.
+/// Maximum number of servers to which a player keeps connections open.
 const SERVERS_MAX: usize = 16;
 
 /// An event of a request, with the time at which it occurred.

@@ -117,7 +117,7 @@ proptest! {
         target[at] = byte;
         let target = String::from_utf8(target).expect("ASCII");
         let checked = secrets.check(&target, 0, viewer());
-        // The path below the covered path may change, as it is not signed.
+        // The path below the covered path may change, because it is not signed.
         let is_free = target.starts_with(&format!("{signed}/news")) && matches!(byte, b'?');
         prop_assert!(checked.is_err() || is_free, "{}", target);
     }

@@ -255,8 +255,8 @@ impl Channel {
         self.with(|state| state.is_fresh)
     }
 
-    /// Whether the import must pause, as no request arrived for `idle`. The window then counts as
-    /// stale.
+    /// Whether the import must pause, because no request arrived for `idle`. The window then counts
+    /// as stale.
     pub fn rests(&self, now: Instant, idle: Duration) -> bool {
         self.with(|state| {
             let is_idle = state.last_request_at.is_none_or(|at| now.saturating_since(at) >= idle);

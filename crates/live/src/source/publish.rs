@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Most bytes of an uploaded playlist. Uploaded playlists are ignored.
+/// Maximum number of bytes of an uploaded playlist. Uploaded playlists are ignored.
 const IGNORED_BYTES_MAX: usize = 1 << 20;
 
 /// Kind of an upload.

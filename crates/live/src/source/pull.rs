@@ -274,8 +274,8 @@ struct Import {
     pulled: Arc<PulledChannel>,
     channel: Arc<Channel>,
     which: PlaylistRole,
-    /// URL of the media playlist. `None` before the first answer and after a failure, as a session
-    /// number in the URL may have expired.
+    /// URL of the media playlist. `None` before the first answer and after a failure, because a
+    /// session number in the URL may have expired.
     playlist_url: Mutex<Option<String>>,
     health: Mutex<Health>,
     seed: u64,

@@ -10,7 +10,7 @@ use std::fmt;
 
 /// Allowed length of a token, in bytes.
 const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=256;
-/// Most lines of a token file.
+/// Maximum number of lines of a token file.
 const TOKENS_MAX: usize = 1_024;
 /// Longest name of a channel or rendition, in bytes.
 const NAME_BYTES_MAX: usize = 63;

@@ -197,7 +197,7 @@ async fn client_that_cancels_repeatedly_is_disconnected() {
     assert_eq!(edge.client().await.get("/ch/piece.mp4").await.1, object());
 }
 
-/// A player needs only a signed URL, as playlists lead to further signed URLs.
+/// A player needs only a signed URL, because playlists lead to further signed URLs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edge_with_secrets_serves_signed_urls_only() {
     let (source, _publish) = on_air().await;

@@ -9,7 +9,7 @@ use super::boxes::Contents;
 use super::{StreamError, TRACKS_MAX};
 use std::fmt::Write as _;
 
-/// Most sample entries of a track that are read.
+/// Maximum number of sample entries of a track that are read.
 const ENTRIES_MAX: usize = 1;
 
 /// Codecs and picture size of a stream.

@@ -16,9 +16,9 @@ use anabranch_units::Duration;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Most bytes of samples that are queued for cutting.
+/// Maximum number of bytes of samples that are queued for cutting.
 pub const WAITING_BYTES_MAX: usize = 32 << 20;
-/// Most fragments of a part.
+/// Maximum number of fragments of a part.
 pub const FRAGMENTS_PER_PART_MAX: u32 = 16;
 /// Longest duration of a sample: the longest target of a segment.
 pub const SAMPLE_TIME_MAX: Duration = Duration::from_secs(60);

@@ -92,7 +92,7 @@ impl StreamReader {
     }
 
     /// Begins to read a new file or connection. Drops an incomplete box, its samples and unpolled
-    /// items. The tracks are kept, as segment files have no initialisation section.
+    /// items. The tracks are kept, because segment files have no initialisation section.
     pub fn restart(&mut self) {
         self.state = State::Header(Vec::new());
         self.entries.clear();

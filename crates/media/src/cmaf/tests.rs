@@ -93,7 +93,7 @@ fn chunks_of_any_size_yield_the_same_items() {
 }
 
 #[test]
-fn cut_stream_keeps_all_samples() {
+fn segmented_stream_keeps_samples_of_all_tracks() {
     let original = items(FRAMES, usize::MAX);
     let cuts = cut(original.clone(), config(OWN));
     let reread = items(&joined(&cuts), usize::MAX);
@@ -191,7 +191,7 @@ fn own_timeline_continues_after_a_restart() {
 }
 
 #[test]
-fn cell_without_key_frame_keeps_its_number() {
+fn timeline_slot_without_key_frame_keeps_its_segment_number() {
     let mut stream = items(FRAMES, usize::MAX);
     for item in &mut stream {
         if let Item::Sample(sample) = item

@@ -6,7 +6,7 @@
 
 use super::OpenError;
 
-/// Size of the window in packet numbers: 16 ms of datagrams of 1,200 bytes at 10 Gbit/s.
+/// Size of the replay window in packet numbers: 16 ms of datagrams of 1,200 bytes at 10 Gbit/s.
 pub const WINDOW: u64 = 16_384;
 const WORD_BITS: u64 = 64;
 /// Words in the ring: one more than the window needs, because the window rarely starts at a word

@@ -105,7 +105,8 @@ pub(crate) fn moment(at: UnixTime) -> String {
     written(of_unix(at))
 }
 
-/// Verifies a chain as a peer would, as a server's or as a client's certificate.
+/// Verifies a certificate chain with the checks of a TLS peer. The certificate may be for servers
+/// or for clients.
 pub(crate) fn verify_chain(
     authorities: &[CertificateDer<'_>],
     chain: &[CertificateDer<'_>],
@@ -195,8 +196,8 @@ macro_rules! signatures_by_inner {
     };
 }
 
-/// Verifier of a listener: the authority has signed the caller's certificate, which is of this
-/// system and not revoked.
+/// Verifies a peer that connects to a listener: its certificate is signed by the authority, is not
+/// revoked, and names the listener's system (`replicate`, `gather` or another).
 #[derive(Debug)]
 pub(crate) struct CallerVerifier {
     trust: Arc<Trust>,
@@ -234,8 +235,8 @@ impl rustls::server::danger::ClientCertVerifier for CallerVerifier {
     signatures_by_inner!();
 }
 
-/// Verifier of a caller: the peer has a valid certificate, and is the expected party, or any party
-/// of this system in the expected role.
+/// Verifies the listener to which a caller connects: its certificate is valid, and names the
+/// expected party, or any party of the caller's system in the expected role.
 #[derive(Debug)]
 pub(crate) struct ListenerVerifier {
     trust: Arc<Trust>,

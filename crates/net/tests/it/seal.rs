@@ -137,7 +137,7 @@ fn unestablished_session_gives_no_channel() {
 }
 
 #[test]
-fn corpora_replay() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     assert!(System::all().eq([GATHER, REPLICATE]));
     assert!(replay("net_seal", anabranch_net::seal::exercise) >= 6);
     assert!(replay("net_window", anabranch_net::seal::exercise_window) >= 4);

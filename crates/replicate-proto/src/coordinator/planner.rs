@@ -35,9 +35,9 @@ pub trait Planner {
     /// Errors: one line with the reason why there is no plan.
     fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, String>;
 
-    /// Plans for transfers that run at the same time and together with `others`, whose plans do not
-    /// change: one plan per request, in their order. The default implementation plans each as if
-    /// alone.
+    /// Plans `requests` jointly. `others` are the unchanged plans of transfers that run beside
+    /// them. Returns one plan per request, in the order of `requests`. The default implementation
+    /// plans each request as if no other transfer ran.
     fn plan_together(&self, requests: &[PlanRequest<'_>], others: &[&Plan]) -> Vec<Result<Plan, String>> {
         let _ = others;
         requests.iter().map(|r| self.plan(r)).collect()

@@ -1,5 +1,4 @@
-//! The coordinator with simulated sites that answer commands, fail, return, report wrong data and
-//! respond late.
+//! The coordinator with simulated sites that answer commands, late or wrongly, fail and return.
 
 mod attach;
 mod digests;
@@ -522,8 +521,7 @@ fn equally_slow_destinations_are_not_postponed() {
             w.tick();
         }
         let run = Run { transfer: id, attempt: Attempt(1) };
-        // Percentage of the time in which a disk delays the flows: the same for all disks, but at
-        // different moments.
+        // Percentage of the time in which a disk delays the flows, at different moments.
         let often = random.below(101);
         let mut share = |of: u64| if random.below(100) < of { 0.9 } else { 0.1 };
         for i in 1..240u64 {

@@ -56,7 +56,7 @@ impl HandPlan {
     }
 }
 
-/// The butterfly, filled by one tree to both destinations.
+/// The butterfly network's plan, with one tree of filler flows to both destinations.
 fn filled_butterfly() -> HandPlan {
     let tree = vec![
         hand_flow(0, 1, &[stream(0)]),
@@ -67,19 +67,19 @@ fn filled_butterfly() -> HandPlan {
     butterfly().filled_by(1, tree, &[(5, &[10]), (6, &[12])])
 }
 
-/// The butterfly, where only destination 5 is filled.
+/// The butterfly network's plan, with filler flows only to destination 5.
 fn half_filled_butterfly() -> HandPlan {
     let path = vec![hand_flow(0, 1, &[stream(0)]), hand_flow(1, 5, &[flow(9)])];
     butterfly().filled_by(1, path, &[(5, &[10])])
 }
 
-/// The butterfly, where each destination is filled separately.
+/// The butterfly network's plan, with a separate path of filler flows to each destination.
 fn twice_filled_butterfly() -> HandPlan {
     let path = vec![hand_flow(0, 2, &[stream(0)]), hand_flow(2, 6, &[flow(11)])];
     half_filled_butterfly().filled_by(1, path, &[(6, &[12])])
 }
 
-/// Two trees, filled by two other trees.
+/// A plan of two trees, with two trees of filler flows.
 fn filled_trees() -> HandPlan {
     let trees = vec![
         hand_flow(0, 1, &[stream(0)]),

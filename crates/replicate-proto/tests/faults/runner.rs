@@ -79,7 +79,8 @@ pub struct Runner {
     pub is_on_errand: bool,
     pub shelves: BTreeMap<(FlowId, u64), Packet<Bytes>>,
     counters: BTreeMap<(FlowId, FlowSide), Counters>,
-    /// Number of packets of each flow whose end was taken from the machine.
+    /// Packet count in each flow's `Frame::End`, once the site's state machine has produced that
+    /// frame.
     pub ends: BTreeMap<FlowId, u64>,
     is_source_done: bool,
     /// Connections that have arrived; each may arrive only once.

@@ -25,7 +25,7 @@ const LOCAL_RANGES_MAX: usize = 32_768;
 /// Conflicts that are named in a message.
 const CONFLICTS_NAMED: usize = 3;
 
-/// What a destination has of a directory's stream.
+/// Parts of a directory's stream that a destination already has.
 #[derive(Debug, Default)]
 struct Sink {
     /// The directory when the transfer asked first; `None` if it did not exist.

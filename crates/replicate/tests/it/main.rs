@@ -261,7 +261,7 @@ async fn forgetful_way(target: SocketAddr) -> (SocketAddr, tokio::sync::watch::S
 
 /// #18: a site's request waited for 25 s on a dead connection after the site had registered again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reregistered_site_asks_for_commands_at_once() {
+async fn reregistered_site_asks_for_commands_immediately() {
     let mut world = World::new("anew").await;
     let (address, losses) = forgetful_way(world.address).await;
     let client = Client::new(address.to_string(), &world.credentials(Role::Site, "seattle"), PATIENCE);
@@ -786,9 +786,8 @@ async fn bodies_are_timely_and_large_ones_come_singly() {
     assert_eq!(answer(begin(1 << 20).await).await, "HTTP/1.1 408");
 }
 
-/// Fuzz targets' corpora: the controller refuses the files named `bad*`, and takes the others.
 #[test]
-fn corpora_replay() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     for (target, exercise) in [
         ("api_json", anabranch_replicate::exercise as fn(&[u8]) -> bool),
         ("api_replies", anabranch_replicate::exercise_replies),

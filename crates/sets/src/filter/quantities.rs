@@ -45,7 +45,7 @@ pub fn size_bytes(text: &str) -> Result<u64, QuantityError> {
         _ => return Err(wrong()),
     };
     let bytes = number * 1_024f64.powi(power);
-    // Exact, as sizes above 2^53 bytes are even; too large ones are refused.
+    // Exact, because sizes above 2^53 bytes are even; too large ones are refused.
     if bytes < 2f64.powi(63) { Ok(bytes as u64) } else { Err(wrong()) }
 }
 

@@ -135,7 +135,8 @@ impl Machine for KernelHandle {
     }
 
     fn forget_all_but(&mut self, limited: &BTreeMap<FlowKey, LimitedConnection>) {
-        // Records are dropped only occasionally, as a real agent rewrites only a long file.
+        // The notes model the agent's state file. A real agent rewrites this file only once it is
+        // long, so old records also remain for a while here.
         let kernel = &mut *self.0.borrow_mut();
         if limited.is_empty() || kernel.notes.len() > 2 * limited.len() + 4 {
             kernel.notes = limited.values().copied().collect();

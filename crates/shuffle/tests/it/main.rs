@@ -487,7 +487,7 @@ async fn damaged_store_is_refused_or_read_as_it_was() {
 /// Replays the corpora of the fuzz targets. The coordinator must refuse files whose names begin
 /// with `bad`, and accept all other files.
 #[test]
-fn corpora_replay() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     assert!(anabranch_testing::replay("shuffle_http", anabranch_shuffle::exercise) >= 8);
     assert!(anabranch_testing::replay("shuffle_limits", anabranch_shuffle::exercise_limits) >= 8);
 }

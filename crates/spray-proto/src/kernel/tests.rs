@@ -150,7 +150,7 @@ fn rare_faults_are_always_repaired() {
 
 /// #48: no repair exists for another program's rule before the agent's rules.
 #[test]
-fn bypass_is_given_up_at_once() {
+fn bypassed_route_is_given_up_immediately() {
     let mut world = World::new();
     world.kernel.bypassed = vec![PEER];
     assert_eq!(world.pass(), []);

@@ -57,21 +57,21 @@ const COMPETITOR_CALMS: u64 = 2;
 /// two round trips.
 const COMPETITOR_ROUNDS: u32 = 4;
 /// Excess loss rate above which competing flows count as loss-insensitive.
-/// `LOSS_INSENSITIVE_PACKETS_MIN` is the minimum number of packets in that measurement.
 ///
 /// The draft's version accepts 2 % in a probe. Beside four of its flows behind half a
 /// bandwidth-delay product, 0.5 to 1.5 % are lost. A higher threshold reduces this flow's share
 /// beside one flow of the kernel's BBR; `experiments/gather-fairness` has the trials.
 const LOSS_INSENSITIVE_THRESHOLD: f64 = 0.015;
+/// Minimum number of packets in a measurement of the excess loss rate.
 const LOSS_INSENSITIVE_PACKETS_MIN: u64 = 128;
 /// Maximum loss rate that all senders of a party together excuse beside loss-insensitive flows.
-/// `EXCUSED_ROUND_LOSS_MAX` is the maximum for a single round trip.
 ///
 /// Beside one and four flows of the kernel's BBR, behind a half and one bandwidth-delay product, a
 /// pull from one server gets 0.7 to 1.4 of its share. A pull from three servers gets 0.65 to 1.43
 /// (simulated, four and six seeds, at b9b2db7). `experiments/gather-fairness` has the trials of
 /// other values.
 const EXCUSED_LOSS_MAX: f64 = 0.08;
+/// Maximum excused loss rate of a single round trip.
 const EXCUSED_ROUND_LOSS_MAX: f64 = 0.4;
 /// Number of packets over which a path's loss rate is averaged. Beyond it both sums are halved.
 const LEARN_PACKETS: u64 = 4_096;
@@ -80,8 +80,8 @@ pub const PATH_LOSS_MAX: f64 = 0.15;
 /// Loss rate from which a path counts as lossy.
 const LOSSY: f64 = 0.001;
 /// Minimum number of packets, sent more slowly than they arrive, that count as evidence.
-/// `EVIDENCE_DEVIATIONS` is the allowance for random variation in standard deviations.
 const EVIDENCE_PACKETS: f64 = 64.0;
+/// Allowance for random variation of that evidence, in standard deviations.
 const EVIDENCE_DEVIATIONS: f64 = 2.0;
 /// Maximum mean length in packets of a run of losses that counts as the path's own.
 const RUN_MAX: f64 = 16.0;
@@ -103,13 +103,13 @@ pub(super) struct Congestion {
     loss_round_delivered: u64,
     is_loss_in_round: bool,
     runs_in_round: u32,
-    /// Bytes lost since the last round of losses began. `round_delivered` is the bytes delivered
-    /// since then.
+    /// Bytes lost since the last round of losses began.
     round_lost: u64,
+    /// Bytes delivered since the last round of losses began.
     round_delivered: u64,
-    /// Highest rate in the current round of losses. `inflight_latest` is the highest delivery in a
-    /// round trip.
+    /// Highest rate in the current round of losses.
     rate_latest: f64,
+    /// Highest delivery in a round trip, in the current round of losses.
     inflight_latest: u64,
     /// Bounds of this cycle, and the long-term bound of bytes in flight. The maximum of the type
     /// means no bound.
@@ -140,14 +140,15 @@ struct LearnedLoss {
     /// Losses of packets sent at the arriving rate, without a queue or while competing flows keep a
     /// queue and are left their share of the path.
     beside: Share,
-    /// Sums of the current round trip for `even` and `below`. `rtt_sum` and `rtts` are the sum and
-    /// number of its round-trip samples.
+    /// Sums of the current round trip for `even` and `below`.
     round_even: Share,
     round_below: Share,
+    /// Sum and number of the round-trip samples of the current round trip.
     rtt_sum: Duration,
     rtts: u64,
-    /// Resulting loss rate. `run` is the resulting mean run length in packets.
+    /// Resulting loss rate.
     share: f64,
+    /// Resulting mean run length in packets.
     run: f64,
 }
 

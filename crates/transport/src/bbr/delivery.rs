@@ -55,9 +55,9 @@ pub(super) struct Sample {
     /// Delivery rate in bytes per second; 0 if unknown.
     pub(super) rate: f64,
     pub(super) rtt: Option<Duration>,
-    /// Bytes delivered since the newest packet left. `prior_delivered` is the bytes delivered
-    /// before it left.
+    /// Bytes delivered since the newest packet left.
     pub(super) delivered: u64,
+    /// Bytes delivered before the newest packet left.
     pub(super) prior_delivered: u64,
     /// Bytes delivered by this acknowledgement.
     pub(super) newly_delivered: u64,
@@ -195,9 +195,9 @@ pub(super) struct Rounds {
     /// Whether the last acknowledgement began a round trip.
     pub(super) start: bool,
     next_delivered: u64,
-    /// Whether the window limited the sender in this round trip. `was_window_limited` is the same
-    /// for the previous round trip.
+    /// Whether the window limited the sender in this round trip.
     pub(super) is_window_limited: bool,
+    /// Whether the window limited the sender in the previous round trip.
     was_window_limited: bool,
 }
 

@@ -18,21 +18,22 @@ use anabranch_units::Instant;
 
 /// TCP's initial window in packets (RFC 6928). The flight counts as at least this long.
 const TCP_PACKETS: u64 = 10;
-/// Number of packets from which the arriving rate is estimated. `STRETCHED` is the minimum ratio of
-/// the time of arriving to the time of sending.
+/// Number of packets from which the arriving rate is estimated.
 const TRAIN_PACKETS: u64 = 8;
+/// Minimum ratio of the time of arriving to the time of sending.
 const STRETCHED: f64 = 2.0;
 
 /// The first flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstFlight {
-    /// Length of the flight. `left` is the number of its bytes that are neither delivered nor lost;
-    /// see the module documentation.
+    /// Length of the flight.
     bytes: u64,
+    /// Number of bytes of the flight that are neither delivered nor lost; see the module
+    /// documentation.
     left: u64,
-    /// Sending time and arrival time of the first packet that arrived. `came` is the number of
-    /// bytes that arrived since.
+    /// Sending time and arrival time of the first packet that arrived.
     first: Option<(Instant, Instant)>,
+    /// Number of bytes that arrived after the first packet.
     came: u64,
 }
 

@@ -15,9 +15,9 @@ const FULL_ROUNDS: u32 = 3;
 const PROBED_BESIDE_PRODUCTS: f64 = 2.0;
 /// Maximum number of round trips spent on draining (section 5.3.2).
 const DRAIN_ROUNDS: u64 = 3;
-/// Minimum interval between probes. `PROBE_WAIT_MORE` is the maximum of its random extension
-/// (section 5.3.3.7.2).
+/// Minimum interval between probes.
 const PROBE_WAIT: Duration = Duration::from_secs(2);
+/// Maximum random extension of the interval between probes (section 5.3.3.7.2).
 const PROBE_WAIT_MORE: Duration = Duration::from_secs(1);
 /// Maximum number of round trips between probes, so that a competing Reno flow gets its share.
 const RENO_ROUNDS: u64 = 63;
@@ -100,9 +100,9 @@ pub(super) struct Cycle {
     acks: Acks,
     /// Whether current acknowledgements refer to packets of a probe (BBR.is_bw_probe_sample).
     pub(super) is_probe_sample: bool,
-    /// Whether the path's rate was ever reached. `is_full` is whether the rate was reached since
-    /// the last search began.
+    /// Whether the path's rate was ever reached.
     pub(super) has_filled_pipe: bool,
+    /// Whether the rate was reached since the last search began.
     is_full: bool,
     full_rate: f64,
     full_rounds: u32,
@@ -113,10 +113,11 @@ pub(super) struct Cycle {
     pub(super) rounds_since_probe: u64,
     /// Whether the current round trip began between probes.
     pub(super) began_in_cruise: bool,
-    /// Bytes acknowledged since the bound last grew. `up_acked_per_packet` is the number of bytes
-    /// needed for its next growth, and `up_rounds` the number of round trips of growth.
+    /// Bytes acknowledged since the bound last grew.
     up_acked: u64,
+    /// Number of acknowledged bytes after which the bound grows next.
     up_acked_per_packet: u64,
+    /// Number of round trips of the bound's growth.
     up_rounds: u32,
     was_too_high: bool,
     was_precaution: bool,

@@ -35,9 +35,9 @@ pub(super) const SHOWN_MOST: u64 = 64;
 const SHOWN_MIN: Duration = Duration::from_ms(1);
 /// A train that arrives this many times slower than it was sent has passed a bottleneck.
 const STRETCHED: f64 = 1.5;
-/// Divisor of the window that gives a train's length. `TRAIN_MOST` is the maximum length in
-/// packets.
+/// Divisor of the congestion window that gives a train's length.
 const TRAIN_PART: u64 = 4;
+/// Maximum length of a train in packets.
 const TRAIN_MOST: u64 = 64;
 /// Number of bytes that leave per byte that arrives.
 const GROWTH: u64 = 8;
@@ -76,9 +76,9 @@ pub(super) struct Trains {
     /// Number of bytes of the current train that are not sent yet.
     left: u64,
     pub(super) came: VecDeque<AckSample>,
-    /// Minimum rate of the path in bytes per second. `shown` is its rate, once a train has shown
-    /// it.
+    /// Minimum rate of the path in bytes per second.
     least: f64,
+    /// Rate of the path in bytes per second, once a train has shown it.
     shown: Option<f64>,
 }
 

@@ -29,25 +29,27 @@ const START_GAIN: f64 = 2.885;
 const WINDOW_GAIN: f64 = 2.0;
 /// Pacing gains in eight phases of one minimum round trip each (section 4.3.4.3).
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// Growth per round trip that continues the start. `FULL_ROUNDS` is the number of round trips
-/// without it that end the start (section 4.3.2.2).
+/// Growth per round trip that continues the start.
 const GROWTH: f64 = 1.25;
+/// Number of round trips without this growth that end the start (section 4.3.2.2).
 const FULL_ROUNDS: u32 = 3;
-/// Time for which a minimum round-trip time is valid. `PROBE_RTT_FOR` is the duration of its
-/// measurement (section 4.3.5).
+/// Time for which a minimum round-trip time is valid.
 const MIN_RTT_FOR: Duration = Duration::from_secs(10);
+/// Duration of the measurement of the minimum round-trip time (section 4.3.5).
 const PROBE_RTT_FOR: Duration = Duration::from_ms(200);
 /// Number of quanta by which the window exceeds the bandwidth-delay product.
 const QUANTA: u64 = 3;
 /// Maximum addition to the window for aggregation, as seconds at the current rate.
 const TOGETHER_MOST_S: f64 = 0.1;
-/// Detection of a policer. Two intervals of this many round trips must each have at least the loss
-/// rate `POLICED_LOSS`. Their rates must differ by at most the fraction `POLICED_PART`, or by
-/// `POLICED_BYTES_PER_S`. The rate is then held for `POLICED_HOLD_ROUNDS` round trips.
+/// Length in round trips of each of the two intervals from which a policer is detected.
 const POLICED_ROUNDS: std::ops::RangeInclusive<u32> = 4..=16;
+/// Minimum loss rate of both intervals.
 const POLICED_LOSS: f64 = 50.0 / 256.0;
+/// Maximum difference between the rates of the two intervals, as a fraction.
 const POLICED_PART: f64 = 1.0 / 8.0;
+/// Alternative maximum difference between these rates, in bytes per second.
 const POLICED_BYTES_PER_S: f64 = 500.0;
+/// Number of round trips for which the rate of a detected policer is held.
 const POLICED_HOLD_ROUNDS: u32 = 48;
 
 /// Mode of the sender.
@@ -71,8 +73,9 @@ pub(crate) struct Bbr1 {
     mode: Mode,
     /// Maximum rate of the last ten round trips.
     rates: RoundMax<f64>,
-    /// Minimum round-trip time. `min_rtt_at` is the time of its measurement.
+    /// Minimum round-trip time.
     min_rtt: Option<Duration>,
+    /// Time at which the minimum round-trip time was measured.
     min_rtt_at: Instant,
     phase_at: Instant,
     probe_rtt_until: Option<Instant>,
@@ -84,16 +87,17 @@ pub(crate) struct Bbr1 {
     pacing: f64,
     window: u64,
     prior_window: u64,
-    /// Whether a recovery is under way. While `conserves` is true, in its first round trip, no more
-    /// leaves than arrives.
+    /// Whether a recovery is under way.
     is_repairing: bool,
+    /// Whether no more bytes may leave than arrive: in the first round trip of a recovery.
     conserves: bool,
     begins_repair: bool,
     policed: PolicerState,
-    /// Bytes in flight after the last acknowledgement. `newly_lost` is the number of bytes found
-    /// lost since, and `lost` the number of all bytes lost.
+    /// Bytes in flight after the last acknowledgement.
     inflight: u64,
+    /// Number of bytes found lost since the last acknowledgement.
     newly_lost: u64,
+    /// Number of all bytes lost.
     lost: u64,
 }
 

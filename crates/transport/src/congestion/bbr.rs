@@ -1,8 +1,8 @@
 //! BBR for a TCP connection, in either version: the path model (`crate::bbr`) with its pacing.
 //!
-//! Growth of the window and losses drive the other controls. BBR is driven by each segment that
-//! leaves, arrives or is lost; `rack` keeps the record of each segment. The window is the model's,
-//! and a single loss does not shrink it.
+//! Growth of the window and losses drive the other congestion controls. BBR is driven by each
+//! segment that leaves, arrives or is lost; `rack` keeps the record of each segment. The window is
+//! the model's, and a single loss does not shrink it.
 //!
 //! Differs: no network card segments quanta here, so the window has room for one quantum in
 //! addition to the segments that the receiver may leave unacknowledged; section 5.5.8 has three

@@ -7,7 +7,7 @@ use super::{Ack, Algorithm, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Duration, Instant};
 
-/// Beta, the share of the window that remains after a loss (section 4.6): 0.7.
+/// Beta, the share of the congestion window that remains after a loss (section 4.6): 0.7.
 const BETA: (u64, u64) = (7, 10);
 
 /// The state of congestion avoidance.
@@ -19,7 +19,7 @@ pub struct Cubic {
     epoch: Option<Epoch>,
     /// Window at the last loss, for the Reno-friendly region (section 4.3: cwnd_prior).
     cwnd_prior: u64,
-    /// Pending growth of the window in bytes, multiplied by `cwnd`.
+    /// Pending growth of the congestion window in bytes, multiplied by `cwnd`.
     credit: u128,
 }
 
@@ -32,9 +32,9 @@ struct Epoch {
     /// Window at the curve's inflection point: `w_max`, or the window at the beginning of the epoch
     /// if that is larger.
     origin: u64,
-    /// Reno's window (section 4.3: W_est). `est_credit` is its pending growth in bytes, multiplied
-    /// by `cwnd`.
+    /// Reno's window (section 4.3: W_est).
     w_est: u64,
+    /// Pending growth of Reno's window in bytes, multiplied by `cwnd`.
     est_credit: u128,
 }
 

@@ -36,13 +36,13 @@ struct Conservative {
     baseline: Duration,
     /// Number of completed rounds.
     rounds: u32,
-    /// Pending growth of the window in bytes, multiplied by the divisor.
+    /// Pending growth of the congestion window in bytes, multiplied by the divisor.
     credit: u64,
 }
 
 impl HyStart {
-    /// Growth of the window for an acknowledgement for which slow start would add `bytes` bytes.
-    /// Sets `ssthresh` at the end of slow start.
+    /// Growth of the congestion window for an acknowledgement for which slow start would add
+    /// `bytes` bytes. Sets `ssthresh` at the end of slow start.
     ///
     /// Source: section 4.2.
     pub(super) fn growth(&mut self, w: &mut Window, ack: &Ack, bytes: u64) -> u64 {

@@ -1,6 +1,6 @@
-//! NSCC: window control for a flow whose packets use many paths at once. A mark alone does not
-//! change the window, because it concerns one path only: the sender then uses another path. The
-//! window follows the delay of all packets.
+//! NSCC: window-based congestion control for a flow whose packets use many paths at once. A mark
+//! alone does not change the window, because it concerns one path only: the sender then uses
+//! another path. The window follows the delay of all packets.
 //!
 //! Source: network-signalled congestion control of the Ultra Ethernet Specification 1.0 (2025),
 //! which is based on FASTFLOW (Bonato and others, arXiv:2404.01630, 2024). Details are as in the
@@ -70,14 +70,15 @@ pub(crate) struct Nscc {
     base: Option<Duration>,
     /// Moving average of the delay, in picoseconds.
     delay_mean: f64,
-    /// Pending growth of the window, in bytes multiplied by the window in bytes. `arrived` is the
-    /// number of bytes that arrived since the window last grew.
+    /// Pending growth of the congestion window, in bytes multiplied by the window in bytes.
     growth: f64,
+    /// Number of bytes that arrived since the window last grew.
     arrived: u64,
     grown_at: Option<Instant>,
     shrunk_at: Option<Instant>,
-    /// Number of consecutive bytes without delay. `is_fast` is whether they have reached a window.
+    /// Number of consecutive bytes without delay.
     undelayed: u64,
+    /// Whether `undelayed` has exceeded the window, and no delay was seen since.
     is_fast: bool,
     quick: QuickAdapt,
 }
@@ -85,8 +86,9 @@ pub(crate) struct Nscc {
 /// State of quick adapt.
 #[derive(Clone, Debug, Default)]
 struct QuickAdapt {
-    /// Time of the next check. `arrived` is the number of bytes that arrived since the last check.
+    /// Time of the next check.
     at: Option<Instant>,
+    /// Number of bytes that arrived since the last check.
     arrived: u64,
     has_lost: bool,
     /// Number of bytes in flight when the window was last set. Their marks and losses do not count.

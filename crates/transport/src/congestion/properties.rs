@@ -1,6 +1,7 @@
 //! Properties of a congestion control that other parts of a connection depend on.
 //!
-//! Leaves out: the values for each control, which are in its file. Read [`Properties`] first.
+//! Leaves out: the values for each congestion control, which are in its file. Read [`Properties`]
+//! first.
 
 use crate::config::{Config, ConfigError};
 use crate::controls::Control;
@@ -39,12 +40,12 @@ impl RequiredSetting {
 /// Properties of a congestion control.
 #[derive(Copy, Clone, Debug)]
 pub struct Properties {
-    /// Linux's name for the control; `None` if Linux does not have the control.
+    /// Linux's name for the congestion control; `None` if Linux does not have it.
     pub linux_name: Option<&'static str>,
-    /// Settings that the control needs, each with the reason for error messages.
+    /// Settings that the congestion control needs, each with the reason for error messages.
     pub needs: &'static [(RequiredSetting, &'static str)],
-    /// Whether the control's receiver acknowledges each change of the ECN mark at once (RFC 8257
-    /// section 3.2).
+    /// Whether the congestion control's receiver acknowledges each change of the ECN mark at once
+    /// (RFC 8257 section 3.2).
     pub has_exact_echo: bool,
     /// Whether HyStart++ ends the first slow start unless [`Config::hystart`] says otherwise.
     pub has_hystart: bool,
@@ -53,7 +54,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Properties of a control that needs no setting and that Linux does not have.
+    /// Properties of a congestion control that needs no setting and that Linux does not have.
     pub const DEFAULT: Self = Self {
         linux_name: None,
         needs: &[],
@@ -64,16 +65,16 @@ impl Properties {
 }
 
 impl Control {
-    /// Linux's name for the control, if Linux has the control. The mainline kernel's `bbr` is the
-    /// first version.
+    /// Linux's name for the congestion control; `None` if Linux does not have it. The mainline
+    /// kernel's `bbr` is the first version.
     pub const fn linux_name(self) -> Option<&'static str> {
         self.properties().linux_name
     }
-    /// Whether the control's window follows the network's marks of circuits.
+    /// Whether the congestion control's window follows the network's marks of circuits.
     pub const fn needs_circuit_marks(self) -> bool {
         self.properties().needs_circuit_marks
     }
-    /// Whether the control's receiver acknowledges each change of the ECN mark at once.
+    /// Whether the congestion control's receiver acknowledges each change of the ECN mark at once.
     pub(crate) const fn has_exact_echo(self) -> bool {
         self.properties().has_exact_echo
     }
@@ -81,7 +82,7 @@ impl Control {
     pub(crate) fn needs(self, setting: RequiredSetting) -> bool {
         self.properties().needs.iter().any(|(needed, _)| *needed == setting)
     }
-    /// Checks that `config` has the settings that the control needs.
+    /// Checks that `config` has the settings that the congestion control needs.
     ///
     /// Errors: the first needed setting that `config` lacks.
     pub(crate) fn check(self, config: &Config) -> Result<(), ConfigError> {

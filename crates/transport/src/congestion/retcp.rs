@@ -1,9 +1,9 @@
-//! reTCP: a window control whose window jumps when the network signals that a circuit comes up or
-//! is torn down.
+//! reTCP: a window-based congestion control whose window jumps when the network signals that a
+//! circuit comes up or is torn down.
 //!
-//! [`ReTcp`] wraps any control that has a window. The jump is decided on each acknowledgement,
-//! before the wrapped control handles it. An acknowledgement without a mark thus ends the raised
-//! window even in a recovery. The slow start threshold keeps its value.
+//! [`ReTcp`] wraps any congestion control that has a window. The jump is decided on each
+//! acknowledgement, before the wrapped congestion control handles it. An acknowledgement without a
+//! mark thus ends the raised window even in a recovery. The slow start threshold keeps its value.
 //!
 //! Source: Mukerjee's thesis (CMU-CS-18-106, 2018), §2.4.4. Differs: the original program jumps
 //! only on acknowledgements that let the window grow, and halves a window of one segment to none.
@@ -16,12 +16,12 @@ use super::{Ack, Algorithm, CircuitMark, Properties, Window};
 use crate::config::Config;
 use anabranch_units::{Instant, Seed};
 
-/// Factor of the window when marks begin (§2.4.4: alpha).
+/// Factor of the congestion window when marks begin (§2.4.4: alpha).
 const ALPHA: u64 = 2;
-/// Divisor of the window when the marks end (§2.4.4: beta is 0.5).
+/// Divisor of the congestion window when the marks end (§2.4.4: beta is 0.5).
 const BETA_DIVISOR: u64 = 2;
 
-/// A window control whose window jumps with the marks of circuits.
+/// A window-based congestion control whose window jumps with the marks of circuits.
 #[derive(Clone, Debug)]
 pub struct ReTcp<A> {
     base: A,
@@ -105,7 +105,7 @@ mod tests {
 
     const MSS: u64 = 1_000;
     const CWND_MAX: u64 = 60 * MSS;
-    /// Each control with jumps, paired with the control that it wraps.
+    /// Each congestion control with jumps, paired with the congestion control that it wraps.
     const PAIRS: [(Control, Control); 3] = [
         (Control::ReTcp, Control::NewReno),
         (Control::ReTcpCubic, Control::Cubic),
@@ -146,7 +146,7 @@ mod tests {
         Window { cwnd: 10 * MSS, ssthresh: 1 << 30, mss: MSS, cwnd_max: CWND_MAX, abc_limit: MSS }
     }
 
-    /// A control with its window, in a connection that has transferred `una` bytes.
+    /// A congestion control with its window, in a connection that has transferred `una` bytes.
     struct Sender {
         control: Congestion,
         window: Window,
@@ -189,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn control_without_marks_equals_its_base(steps in steps(), which in 0..PAIRS.len()) {
+        fn retcp_without_circuit_marks_behaves_as_its_base_algorithm(steps in steps(), which in 0..PAIRS.len()) {
             let (with_jumps, base) = PAIRS[which];
             let (mut ours, mut base) = (Sender::new(with_jumps), Sender::new(base));
             for (number, (step, _)) in steps.iter().enumerate() {

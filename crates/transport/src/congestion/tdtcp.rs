@@ -1,9 +1,9 @@
 //! TDTCP: separate congestion state for each of two networks that a flow uses alternately.
 //!
-//! The packet network and the circuit network each have a window, a threshold and a base control.
-//! Marks of circuits show which network is in use. An acknowledgement of data that was sent before
-//! the mark of the last change grows the other network's window, if that window limited the sender
-//! at the change.
+//! The packet network and the circuit network each have a window, a threshold and a base congestion
+//! control. Marks of circuits show which network is in use. An acknowledgement of data that was
+//! sent before the mark of the last change grows the other network's window, if that window limited
+//! the sender at the change.
 //!
 //! Source: Chen et al., *Time-division TCP for reconfigurable data center networks*, SIGCOMM 2022.
 //! Differs: marks on acknowledgements show which network is in use, where the original has ICMP
@@ -27,7 +27,7 @@ struct IdleWindow {
     limited: bool,
 }
 
-/// TDTCP with a base control for each network.
+/// TDTCP with a base congestion control for each network.
 #[derive(Clone, Debug)]
 pub struct Tdtcp<A> {
     packet: A,
@@ -39,11 +39,11 @@ pub struct Tdtcp<A> {
 }
 
 impl<A: Algorithm> Tdtcp<A> {
-    /// Base control of the network in use.
+    /// Base congestion control of the network in use.
     const fn current(&mut self) -> &mut A {
         if self.is_circuit { &mut self.circuit } else { &mut self.packet }
     }
-    /// Base control of the network that is not in use.
+    /// Base congestion control of the network that is not in use.
     const fn other(&mut self) -> &mut A {
         if self.is_circuit { &mut self.packet } else { &mut self.circuit }
     }

@@ -674,7 +674,7 @@ fn limited_sender_sends_at_its_limit() {
 }
 
 #[test]
-fn lifted_or_raised_limit_takes_effect_at_once() {
+fn lifted_or_raised_limit_takes_effect_immediately() {
     for (new, then) in [(None, 0), (Some(BitRate::mbps(8)), 1)] {
         let mut net = Net::new(&config(), reliable);
         net.ends[0].set_pacing_limit(Some(BitRate::bps(8_000)));

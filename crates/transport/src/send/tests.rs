@@ -1,7 +1,8 @@
 //! Tests of the marks of circuits on acknowledgements of new data, on duplicates, and in
 //! recoveries.
 //!
-//! Leaves out: the size of the jumps, which each control's file tests. Read [`Path`] first.
+//! Leaves out: the size of the jumps, which each congestion control's file tests. Read [`Path`]
+//! first.
 
 use super::*;
 use crate::controls::Control;
@@ -101,8 +102,8 @@ fn retcp_halves_in_a_recovery_without_sack() {
     path.ack(0, true);
     (0..2).for_each(|_| path.ack(0, true));
     assert_eq!(path.half.recoveries_total(), 1);
-    // In flight are 20 segments of the window and 2 of limited transmit (RFC 3042). The window is
-    // half of them, plus one segment for each of three duplicates.
+    // In flight are 20 segments of the congestion window and 2 of limited transmit (RFC 3042). The
+    // window is half of them, plus one segment for each of three duplicates.
     assert_eq!((path.cwnd(), path.ssthresh()), (14 * MSS, 11 * MSS));
     assert_eq!(path.sent.last(), Some(&0), "the lost segment is sent again");
     path.ack(0, true);
@@ -118,8 +119,8 @@ fn retcp_halves_in_a_recovery_without_sack() {
 fn tdtcp_takes_the_boundary_from_a_duplicate() {
     let mut path = Path::with_window(Control::Tdtcp, 4);
     assert_eq!(path.half.sent, 4 * MSS);
-    // A duplicate carries the mark. Six segments of the window and one of limited transmit (RFC
-    // 3042) then leave over the circuit at once.
+    // A duplicate carries the mark. Six segments of the congestion window and one of limited
+    // transmit (RFC 3042) then leave over the circuit at once.
     path.ack(0, true);
     assert_eq!((path.cwnd(), path.half.sent), (10 * MSS, 11 * MSS));
     path.ack(4, true);

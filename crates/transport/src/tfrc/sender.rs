@@ -42,8 +42,9 @@ pub struct Sender {
     /// Allowed rate (X) in bytes per second.
     rate_bytes_per_s: f64,
     rtt_s: Option<f64>,
-    /// Minimum round-trip time. `rtt_last_s` is the last round-trip time.
+    /// Minimum round-trip time.
     rtt_min_s: f64,
+    /// Last round-trip time.
     rtt_last_s: f64,
     root_mean: f64,
     root_last: f64,

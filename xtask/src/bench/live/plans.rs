@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use std::process::Command;
 
-/// Largest values that a row may have. A row that reaches its limit misses its bound.
+/// Upper limits for the values of a benchmark row. A row fails if a value reaches its limit.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Bound {
     gap: f64,

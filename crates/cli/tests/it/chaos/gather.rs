@@ -67,8 +67,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         objects.push((usual, other));
     }
     let mut attempts = Vec::new();
-    // For each attempt: the names that it writes, and the path inside if a name is a folder by
-    // then.
+    // Names that each attempt writes, and the path inside if a name is a folder by then.
     let mut asked: Vec<Vec<(&str, Option<String>)>> = Vec::new();
     for j in 0..1 + draw.below(3) {
         let several = draw.one_in(2);
@@ -112,8 +111,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
                 expected.may(name, usual);
                 other.iter().for_each(|other| expected.may(name, other));
             };
-            // If the name is a folder now or later, the object is written into it under the
-            // object's own name.
+            // If the name is ever a folder, the object is written into it under its own name.
             may(name);
             let inside = format!("{name}/{at}/o{object}");
             may(&inside);

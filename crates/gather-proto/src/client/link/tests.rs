@@ -220,8 +220,8 @@ fn probes_after_a_joint_start_lose_fewer_packets() {
     assert!(lost[1].1 > 0.88, "{lost:?}");
 }
 
-/// Issue #19: with 32 servers, arrivals of 20 ms showed 0.5 to 2 times the link's rate, and the
-/// highest measurement was granted.
+/// Issue #19: with 32 servers, the rate measured over 20 ms varied between 0.5 and 2 times the
+/// link's rate. The client granted the servers the highest measured rate.
 #[test]
 fn bursty_arrivals_do_not_raise_the_estimate() {
     for (length, every) in [(7, 31), (10, 43), (15, 61), (20, 73)] {
@@ -255,8 +255,8 @@ fn transient_loss_is_forgotten() {
     assert!(link.pass(SECOND * 5) < 0.01);
 }
 
-/// Issue #19: the rate of a divided link was cut repeatedly, down to a fifth less, because of
-/// losses that were the path's own.
+/// Issue #19: the divided rate was cut repeatedly, down to a fifth less, because of losses that
+/// were the path's own.
 #[test]
 fn grants_compensate_for_path_loss_that_begins_late() {
     let mut link = Link::new(1.25e7, 0.0, 3e7, 32);
@@ -308,7 +308,7 @@ fn loss_of_an_overrate_test_is_not_path_loss() {
 /// Issue #19: 32 servers with four packets in flight each lost most packets until two round trips
 /// had been measured.
 #[test]
-fn flood_of_many_servers_is_detected_at_once() {
+fn flood_of_many_servers_is_detected_early() {
     for (servers, within) in [(32, Duration::from_ms(15)), (4, Duration::from_ms(45))] {
         let mut link = Link::new(1e7, 0.0, 3e7, servers);
         link.pass(RTT);
@@ -324,7 +324,8 @@ fn flood_of_many_servers_is_detected_at_once() {
     }
 }
 
-/// Issue #19: a divided rate was held against a Cubic flow, which had a tenth of its share.
+/// Issue #19: the client kept dividing the rate beside a Cubic flow, which had a tenth of its
+/// share.
 #[test]
 fn link_shared_with_another_flow_is_not_divided() {
     let mut link = Link::new(1e7, 0.0, 0.9e7, 3);
@@ -353,8 +354,8 @@ fn servers_with_few_packets_are_not_held_to_a_rate() {
     assert!(link.granted_for < SECOND * 15, "{:?}", link.granted_for);
 }
 
-/// Issue #19: over a path of 1 ms each burst of losses cut the rate of a divided link, because
-/// servers had too few packets in flight for their own control.
+/// Issue #19: over a path of 1 ms each burst of losses cut the divided rate, because servers had
+/// too few packets in flight for their own congestion control.
 #[test]
 fn bursty_losses_without_a_queue_keep_the_rate() {
     let bursts = |queued, servers| {

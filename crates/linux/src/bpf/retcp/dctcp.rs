@@ -182,7 +182,7 @@ fn undo(fields: &Fields<'_>) -> Vec<u64> {
     asm.finish()
 }
 
-/// Sets the slow start threshold to half of the window, as Reno does on loss.
+/// Sets the slow start threshold to half of the congestion window, as Reno does on loss.
 fn react_to_loss(asm: &mut Assembler, fields: &Fields<'_>) {
     let is_enough = asm.label();
     asm.load(Width::Word, 1, SOCKET, fields.cwnd);

@@ -7,16 +7,16 @@ use super::AttachError;
 use crate::bpf::asm::{Assembler, Register, Width};
 use crate::bpf::btf::Btf;
 
-/// Register of the socket in all programs of a control, set by their first instructions.
+/// Register of the socket in all programs of a congestion control, set by their first instructions.
 pub(super) const SOCKET: Register = 6;
 /// Register of the stack's top.
 pub(super) const STACK: Register = 10;
 
-/// Bytes of a control's private area that are reserved for the base. The kernel's CUBIC uses 60,
-/// our DCTCP 36.
+/// Bytes of a congestion control's private area that are reserved for the base congestion control.
+/// The kernel's CUBIC uses 60, our DCTCP 36.
 pub(super) const BASE_BYTES: usize = 88;
 
-/// Offsets of fields in a socket. `private` is the control's private area of 104 bytes.
+/// Offsets of fields in a socket. `private` is the congestion control's private area of 104 bytes.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     types: &'a Btf<'a>,

@@ -113,8 +113,8 @@ fn find_storage(asm: &mut Assembler, storage: i32, socket: u8, flags: i32) {
     asm.call(Helper::SkStorageGet);
 }
 
-/// A program for connections: requests the headers of connections under the control `name`, and
-/// stores ECE.
+/// A program for connections: requests the headers of connections under the congestion control
+/// `name`, and stores ECE.
 pub(super) fn watch_ece(storage: i32, name: &str, fields: &Fields<'_>) -> Result<Vec<u64>, AttachError> {
     const NAME: i16 = -16;
     let [op, cb_flags, socket, tcp_flags] =

@@ -7,7 +7,7 @@ use super::fields::{Fields, load_arguments};
 use super::marks::Marks;
 use crate::bpf::asm::Assembler;
 
-/// Members of a control, with their instructions.
+/// Members of a congestion control, with their instructions.
 pub(super) type Programs = Vec<(&'static str, Vec<u64>)>;
 
 /// The programs of Reno.
@@ -35,7 +35,7 @@ fn begin(fields: &Fields<'_>, marks: Marks) -> Vec<u64> {
     asm.finish()
 }
 
-/// `in_ack_event` for a base control that defines none.
+/// `in_ack_event` for a base congestion control that defines none.
 pub(super) fn react(fields: &Fields<'_>, marks: Marks) -> Vec<u64> {
     let mut asm = Assembler::default();
     load_arguments(&mut asm, 1);

@@ -19,7 +19,8 @@ pub struct PlanJob {
     pub demand: BTreeMap<(GroupId, Object), u64>,
     /// Nodes that must not carry any stream.
     pub excluded: BTreeSet<NodeId>,
-    /// Current trees and assignments of viewers, as moving a running stream has a cost.
+    /// Current trees and assignments of viewers. They matter to the next plan, because moving a
+    /// running stream has a cost.
     pub running: Plan,
 }
 

@@ -146,7 +146,7 @@ impl Controller {
         let present = self.routes();
         let (next, left, moves_left) = self.staged(&present, &target);
         let tables = self.entries(&next);
-        // The first tables of a lead are always issued, as they replace all entries of earlier
+        // The first tables of a lead are always issued, because they replace all entries of earlier
         // leads.
         if &tables == self.tables() && self.version.decision > 0 {
             // Assignments of viewers may still differ.

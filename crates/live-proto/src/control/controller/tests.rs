@@ -321,7 +321,7 @@ fn reported_demand_is_capped_at_the_optimisers_limit() {
 }
 
 #[test]
-fn changed_network_is_planned_at_once() {
+fn changed_network_is_planned_immediately() {
     let mut net = Net::new(10, settings());
     net.plan(&[R1, R1]).expect("4 of 10 Mbit/s");
     net.run(SECOND * 30);

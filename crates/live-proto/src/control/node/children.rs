@@ -13,7 +13,8 @@ use anabranch_units::{BitRate, Instant};
 const MISMATCHES_MAX: u32 = 2;
 
 impl Node {
-    /// Takes a message of a child. Messages of other nodes, and of earlier lives, are ignored.
+    /// Takes a message of a child. Messages of other nodes, and of earlier incarnations, are
+    /// ignored.
     pub fn handle_child(&mut self, now: Instant, child: NodeId, message: ToParent) {
         let Some(session) = self.children.get(&child).filter(|session| message.life >= session.life) else {
             return;

@@ -169,7 +169,7 @@ impl Node {
         demand
     }
 
-    /// Schedules a report, as the controller waits for moves. At most ten reports are sent per
+    /// Schedules a report, because the controller waits for moves. At most ten reports are sent per
     /// second.
     pub(super) fn report_soon(&mut self, now: Instant) {
         self.timers.report = self.timers.report.min(now + REPORT_DELAY);

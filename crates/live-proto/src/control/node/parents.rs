@@ -7,7 +7,8 @@ use crate::{NodeId, Object};
 use anabranch_units::{BitRate, Instant};
 
 impl Node {
-    /// Takes a message from a parent. Messages from other nodes and from earlier lives are ignored.
+    /// Takes a message from a parent. Messages from other nodes and from earlier incarnations are
+    /// ignored.
     pub fn handle_parent(&mut self, now: Instant, parent: NodeId, message: ToChild) {
         if !self.hear_parent(now, parent, message.life) {
             return;

@@ -23,8 +23,8 @@ pub(super) enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Upstream {
     pub(super) parent: NodeId,
-    /// Number of the last attempt. A repeated request has a new number, as the parent may answer
-    /// each attempt differently, and answers may arrive out of order.
+    /// Number of the last attempt. A repeated request has a new number, because the parent may
+    /// answer each attempt differently, and answers may arrive out of order.
     attempt: u64,
     /// Number of the first attempt. A grant of any attempt is accepted, a refusal only of the last.
     first_attempt: u64,
@@ -315,7 +315,8 @@ impl Node {
         }
     }
 
-    /// Repeats a request with a new attempt, as the parent has not answered or has no record of it.
+    /// Repeats a request with a new attempt, because the parent has not answered or has no record
+    /// of it.
     fn ask_again(&mut self, now: Instant, parent: NodeId, object: Object, attempt: u64) {
         self.forget_attempt(parent, object, attempt);
         let Some(stream) = self.streams.get_mut(&object) else { return };

@@ -128,8 +128,7 @@ impl Net {
         self.nodes[node.index()].upstream(object)
     }
 
-    /// Installs routes of the controller at a node. Their evidence is the state of the next hop's
-    /// link.
+    /// Installs routes of the controller at a node. Their evidence is the next hop's link state.
     fn install(&mut self, node: NodeId, decision: u64, routes: &[(Object, NodeId)]) {
         let version = Version { lead: 1, decision };
         let entry = |(object, next_hop): &(Object, NodeId)| {
@@ -702,7 +701,7 @@ fn child_says() -> impl Strategy<Value = ChildMessage> {
 }
 
 fn parent_says() -> impl Strategy<Value = ParentMessage> {
-    // A node numbers its attempts upward from its life.
+    // A node numbers its attempts upward from its incarnation number.
     let attempts = || prop_oneof![(1u64 << 32)..(1 << 32) + 6, Just(u64::MAX)];
     let rates = || prop_oneof![Just(0), Just(3_000_000), Just(u64::MAX)].prop_map(BitRate::bps);
     let whys = prop_oneof![Just(Refusal::NotHeld), Just(Refusal::NoCapacity), Just(Refusal::Evicted)];

@@ -165,7 +165,7 @@ fn missing_bitrates_get_the_published_mean() {
 }
 
 #[test]
-fn viewers_beyond_the_arrivals_of_a_window_are_refused() {
+fn more_arrivals_than_one_window_allows_are_refused() {
     let lines = "0,v,1000000000\n".repeat(100);
     let log = recorded(&format!("time,video,viewers\n{lines}"));
     let shares = vec![1.0; 65_536];

@@ -19,7 +19,7 @@ const SPENT: f64 = 1e-9;
 /// Limits of branch and bound.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Limits {
-    /// Most nodes in the search tree.
+    /// Maximum number of nodes in the search tree.
     pub(super) nodes: usize,
     /// Gap between bound and profit at which the search ends, as a share of the cost: the smaller
     /// of the bound and the total worth minus the bound.

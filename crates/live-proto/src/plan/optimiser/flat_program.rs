@@ -3,7 +3,7 @@
 //!
 //! A *feed* leads from a source to a reflector, a *trunk* from a reflector to an edge, a *tail*
 //! from an edge to a group. Prices are per Mbit/s and include w_c. They are the same for all
-//! objects, as every cost is proportional to the bitrate.
+//! objects, because every cost is proportional to the bitrate.
 
 use crate::network::Tier;
 use crate::plan::problem::{GroupId, GroupLinkId, ObjectId, Program};

@@ -11,11 +11,11 @@ use super::flat_program::{FAR, FlatProgram, NONE, Paths, PriceView};
 pub(super) const QUICK_ROUNDS: u32 = 2;
 /// Smallest gain of a move, per Mbit/s, as a share of the largest worth.
 const GAIN_MIN: f64 = 1e-13;
-/// Most moves in one search that open a reflector. The bound is needed, as the next move may close
-/// the reflector again.
+/// Maximum number of moves in one search that open a reflector. The bound is needed, because the
+/// next move may close the reflector again.
 const REFLECTORS_OPENED_MAX: u32 = 3;
-/// Share of a closed edge's gain that is counted towards opening a reflector. It is below 1, as the
-/// edges of one reflector compete for the same groups.
+/// Share of a closed edge's gain that is counted towards opening a reflector. It is below 1,
+/// because the edges of one reflector compete for the same groups.
 const JOINT_GAIN_SHARE: f64 = 0.6;
 
 /// Part of the network that one object can use. A *slot* is a tail that leads to one of its groups;

@@ -23,8 +23,8 @@ const BITRATE: &str = "bitrate";
 const BITRATE_KBPS: &str = "bitrate_kbps";
 const VIEWERS: &str = "viewers";
 
-/// An input that fails if one record is too long. It tracks where lines begin, as the CSV reader
-/// reports a record's position before the blank lines that precede the record.
+/// An input that fails if one record is too long. It tracks where lines begin, because the CSV
+/// reader reports a record's position before the blank lines that precede the record.
 struct BoundedInput<R> {
     input: R,
     /// Bytes that may still be read for the current record.

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Window<'a> {
     /// Nodes, links and groups.
     pub topology: &'a Topology,
-    /// Arrivals, evenly spread over the window.
+    /// Arrivals, evenly spread over the planning window.
     pub trace: &'a Trace,
-    /// Length of the window.
+    /// Length of the planning window.
     pub length: Duration,
     /// Weights and slack. Only optimising designs use them.
     pub settings: Settings,
@@ -48,7 +48,7 @@ impl ArrivalState {
     }
 }
 
-/// States of all arrivals in a window.
+/// States of all arrivals in a planning window.
 pub(super) struct ArrivalStates {
     pub(super) all: Vec<ArrivalState>,
 }
@@ -72,7 +72,8 @@ impl ArrivalStates {
         asks_again
     }
 
-    /// The program of the current requests.
+    /// Planner input (the integer program of Figure 4.8) for the bitrates that viewers currently
+    /// request.
     pub(super) fn program(&self, window: &Window<'_>) -> Program {
         let now =
             self.all.iter().filter_map(|ask| ask.object().map(|object| Arrival { object, ..ask.arrival }));

@@ -113,7 +113,7 @@ fn body(length: usize) -> Vec<u8> {
 proptest! {
     /// No time passes in this test: a failed parent delays no byte of the other parent.
     #[test]
-    fn first_copy_of_each_byte_is_delivered_at_once(
+    fn first_copy_of_each_byte_is_delivered_immediately(
         length in 1usize..2_000,
         sends in proptest::collection::vec((0usize..2, 1usize..300), 1..40),
         killed_at in 0usize..40,

@@ -20,13 +20,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longest wait for the head of an answer. A blocking reload waits for the next part.
+/// Longest wait for the headers of an answer. A blocking reload waits for the next part.
 const HEAD_TIME: Duration = Duration::from_secs(20);
 /// Longest time without a byte of a body.
 const SILENCE_TIME: Duration = Duration::from_secs(10);
-/// Most redirects that one request follows.
+/// Maximum number of redirects that one request follows.
 const REDIRECTS_MAX: usize = 3;
-/// Most known servers besides the configured one.
+/// Maximum number of known servers besides the configured one.
 const SERVERS_MAX: usize = 16;
 
 /// Reason why a request to an origin has failed.

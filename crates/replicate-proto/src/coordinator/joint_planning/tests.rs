@@ -358,7 +358,7 @@ fn transfers_beyond_the_limit_are_planned_separately() {
 }
 
 #[test]
-fn without_joint_planning_each_transfer_is_planned_at_once() {
+fn without_joint_planning_transfers_are_planned_immediately() {
     let mut w = World::new(None, LONG);
     let ids: Vec<TransferId> = draw(2, Gains::Slowest).iter().map(|d| w.submit(d)).collect();
     w.tick();

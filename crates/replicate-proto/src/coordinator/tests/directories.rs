@@ -47,7 +47,7 @@ fn destination_with_another_snapshot_gets_the_head_first() {
 }
 
 #[test]
-fn empty_destinations_get_head_and_contents_at_once() {
+fn empty_destinations_get_head_and_contents_in_one_attempt() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3, 8]);
     let id = w.submit(request);

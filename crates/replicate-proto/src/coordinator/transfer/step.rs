@@ -150,8 +150,9 @@ impl Transfer {
             }
             return;
         }
-        // A destination with filling flows may have all data long before the source has served the
-        // other destinations.
+        // The source reports the hash once it has served all destinations, so the coordinator does
+        // not ask for it earlier. With filling flows it does ask: a destination may have all data
+        // long before the source is done.
         let comes_anyway = self.running().is_some_and(|r| !r.source_done && !r.is_filled());
         let wanted = self.destinations.iter().any(|d| {
             d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
