@@ -263,8 +263,8 @@ def wrong_answers(observed: Observed, kept: dict[int, Kept]) -> list[str]:
                 if life.ran("players", one.asked_at, one.got_at):
                     said.append(f"{life} told a player in {place} no way after {one.got_at - one.asked_at:.1f} s: {one.problem or 'an empty list'}")
                 continue
-            # The decision is between two looks: the last one that ended before the question, and the
-            # second one that began after the answer. A broker tells players first.
+            # The decision is between two looks: the last one that ended before the question, and
+            # the second one that began after the answer. A broker tells players first.
             before = bisect.bisect_right(got, one.asked_at) - 1
             after = bisect.bisect_left(asked, one.got_at) + 1
             low = looks[before].round if before >= 0 else 0

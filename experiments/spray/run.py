@@ -45,7 +45,8 @@ TRANSPORT: Table = {
     "rto_initial": "10 ms",
     "delayed_ack": "off",
 }
-#: Settings for hosts that react to marks: DCTCP, and queues that mark above 20 packets (its authors' K for 1 Gbit/s).
+#: Settings for hosts that react to marks: DCTCP, and queues that mark above 20 packets (its
+#: authors' K for 1 Gbit/s).
 MARKS: Table = {"network.mark": "30 kB", "transport.control": "dctcp", "transport.ecn": True}
 RACK: Table = {"transport.rack": True}
 
@@ -253,7 +254,8 @@ def hybrid(x: float, _: random.Random) -> Table:
     return {"network": network, "workload": work}
 
 
-#: Bytes in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us, each with a packet's transmission, is 200 kB.
+#: Bytes in flight between two hosts of `permutation`: 100 Gbit/s for 12 links of 1 us, each with a
+#: packet's transmission, is 200 kB.
 PERMUTATION_PRODUCT = 200_000
 #: TCP as in the other settings, with DCTCP.
 BY_TCP: Table = {"control": "dctcp", "initial_window_segments": 49}
@@ -778,8 +780,8 @@ def smoke(args) -> None:
         )
         assert row["finished"] == row["flows"] == 16, "all flows end"
         assert row["timeouts"] == 0, "none waits for a timer"
-        # The ratio is checked only without faulty links (`links == 0`). Otherwise one of four paths of two pods is slow
-        # or missing, and their flows end later.
+        # The ratio is checked only without faulty links (`links == 0`). Otherwise one of four paths
+        # of two pods is slow or missing, and their flows end later.
         assert links > 0 or ratio < 1.2, "over whole links all end at nearly one time"
 
 

@@ -323,7 +323,7 @@ impl Folder {
     /// Errors: the system's; the working file is a link.
     pub fn beside(&self, name: &Name, ending: &str) -> io::Result<PathBuf> {
         let place = self.place(name, true)?;
-        let working = crate::partial::working_name(&place, ending);
+        let working = place.working_name(ending);
         let found = rustix::fs::statat(place.folder(), working.as_str(), AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::RegularFile) {
             let reason =
@@ -509,6 +509,12 @@ impl Place {
     /// The name in it.
     pub fn name(&self) -> &OsStr {
         &self.name
+    }
+
+    /// Name of a working file beside it, with an ending that no partial file has.
+    pub fn working_name(&self, ending: &str) -> String {
+        let hash = &blake3::hash(self.name.as_bytes()).to_hex()[..32];
+        format!("{}{hash}.{ending}", name::RESERVED)
     }
 
     /// Path at the time of the lookup, for messages.

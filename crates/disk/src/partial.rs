@@ -20,20 +20,24 @@
 //! Disk space is reserved as bytes arrive, a little ahead of them rather than by the length that a
 //! sender states; but opening fails if there is less space than this length.
 
+mod header;
 pub mod leftovers;
+mod stream;
 pub mod whole;
 
+pub use header::Header;
+pub(crate) use header::named_working;
+
 use crate::folder::{Place, at, shown};
-use crate::tree::unpack::UnpackError;
-use anabranch_pieces::name::RESERVED;
 use anabranch_pieces::{Attributes, ByteRange, FileHash, RangeSet};
 use anabranch_pieces::{FileHasher, Piece, PieceHasher};
 use anabranch_units::ByteCount;
+use header::Working;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
 };
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -54,78 +58,6 @@ const LOCK_TRIES: u32 = 4;
 const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
 /// The bits of a mode that travel: who may read, write and run it; never setuid and its like.
 const MODE_BITS: u32 = 0o777;
-
-/// The header of a journal, before its entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// The name that the file will have, beside its journal.
-    pub name: Vec<u8>,
-    /// Bytes that it will have.
-    pub length: u64,
-}
-
-impl Header {
-    /// A whole number of entries: magic and version, lengths of file and name, name, zeros.
-    const BYTES: usize = 6 * ENTRY_BYTES;
-    const MAGIC: [u8; 8] = *b"anabran\x01";
-    const NAME_AT: usize = 18;
-
-    fn encode(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&Self::MAGIC);
-        bytes[8..16].copy_from_slice(&self.length.to_le_bytes());
-        bytes[16..18].copy_from_slice(&(self.name.len() as u16).to_le_bytes());
-        bytes[Self::NAME_AT..Self::NAME_AT + self.name.len()].copy_from_slice(&self.name);
-        bytes
-    }
-
-    /// Reads it back; `None` if a journal does not begin so.
-    fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let length = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
-        let name_bytes = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
-        let name = bytes.get(Self::NAME_AT..Self::NAME_AT + name_bytes)?;
-        (bytes[..8] == Self::MAGIC).then(|| Self { name: name.to_owned(), length })
-    }
-
-    /// Reads the header of an open journal; `None` if there is no header.
-    fn read(journal: &File) -> io::Result<Option<Self>> {
-        let mut bytes = [0; Self::BYTES];
-        match journal.read_exact_at(&mut bytes, 0) {
-            Ok(()) => Ok(Self::decode(&bytes)),
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-/// Names of the working files of one name, in its folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Working {
-    data: String,
-    journal: String,
-    /// Temporary name on the way to replacing a file.
-    named: String,
-}
-
-impl Working {
-    fn of(name: &[u8]) -> Self {
-        let hash = &blake3::hash(name).to_hex()[..32];
-        let with = |suffix: &str| format!("{RESERVED}{hash}.{suffix}");
-        Self { data: with("partial"), journal: with("journal"), named: with("named") }
-    }
-}
-
-/// Name of a working file beside a file or a directory, with another ending than those of partial
-/// files.
-pub fn working_name(place: &Place, ending: &str) -> String {
-    let hash = &blake3::hash(place.name().as_bytes()).to_hex()[..32];
-    format!("{RESERVED}{hash}.{ending}")
-}
-
-/// Working name of a file that is written whole before it gets its name.
-pub(crate) fn named_working(name: &[u8]) -> OsString {
-    Working::of(name).named.into()
-}
 
 /// The attributes of a file, which travel with its bytes.
 ///
@@ -298,29 +230,11 @@ impl PartialFile {
         Self::with(place, working, journal, length, None)
     }
 
-    /// Opens the stream of a directory, of which `arriving_bytes` are to arrive: the destination has
-    /// the rest in other files.
-    ///
-    /// Errors: as [`PartialFile::open`].
-    pub fn open_stream(place: Place, length: u64, arriving_bytes: u64) -> io::Result<Self> {
-        let working = Working::of(place.name().as_bytes());
-        let journal = open_journal(&place, &working, true)?.expect("made where it was not");
-        Self::with(place, working, journal, length, Some(arriving_bytes))
-    }
-
     /// Opens the file that will be at `place` if an earlier transfer left part of it.
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn open_existing(place: Place) -> io::Result<Option<Self>> {
         Self::existing(place, None)
-    }
-
-    /// Opens the stream of the directory at `place` if an earlier transfer left part of it. Room on
-    /// the disk is looked for once it is known what is to arrive.
-    ///
-    /// Errors: as [`PartialFile::open`].
-    pub fn open_existing_stream(place: Place) -> io::Result<Option<Self>> {
-        Self::existing(place, Some(0))
     }
 
     fn existing(place: Place, arriving_bytes: Option<u64>) -> io::Result<Option<Self>> {
@@ -382,14 +296,6 @@ impl PartialFile {
     /// Errors: as [`PartialFile::open`].
     pub fn resize(&mut self, length: u64) -> io::Result<()> {
         if self.set_length(length)? { at(self.place.path(), self.look_for_room(None)) } else { Ok(()) }
-    }
-
-    /// Makes the stream of a directory `length` bytes long, of which `arriving_bytes` are to arrive.
-    ///
-    /// Errors: as [`PartialFile::open`].
-    pub fn resize_stream(&mut self, length: u64, arriving_bytes: u64) -> io::Result<()> {
-        self.set_length(length)?;
-        at(self.place.path(), self.look_for_room(Some(arriving_bytes)))
     }
 
     /// Sets the length, and returns true if it was another one.
@@ -591,45 +497,6 @@ impl PartialFile {
         (self.journal_end, self.arrived) = (Header::BYTES as u64, 0);
         (self.have, self.hasher) = (RangeSet::default(), FileHasher::new(self.length));
         Ok(())
-    }
-
-    /// Forgets all bytes, which belong to another file.
-    ///
-    /// Errors: the system's, with the name of the file.
-    pub fn forget(&mut self) -> io::Result<()> {
-        let path = self.place.path().to_owned();
-        at(&path, self.drop_all())
-    }
-
-    /// The bytes, of which only [`PartialFile::have`] have arrived.
-    pub fn data(&self) -> &File {
-        &self.data
-    }
-
-    /// Passes the bytes to `unpack`, which writes a directory from them, and then removes the working
-    /// files. If the bytes are wrong, all are forgotten.
-    ///
-    /// Errors: [`FinishError`]. The working files stay.
-    pub fn finish_directory<T>(
-        &mut self,
-        length: u64,
-        unpack: impl FnOnce(&File) -> Result<T, UnpackError>,
-    ) -> Result<T, FinishError> {
-        self.set_length(length).map_err(FinishError::Io)?;
-        let path = self.place.path().to_owned();
-        at(&path, self.data.set_len(length)).map_err(FinishError::Io)?;
-        let done = match unpack(&self.data) {
-            Ok(done) => done,
-            Err(UnpackError::Io(error)) => return Err(FinishError::Io(error)),
-            // No piece can be trusted: the contents that were right have their names already.
-            Err(UnpackError::Corrupt) => {
-                self.forget().map_err(FinishError::Io)?;
-                return Err(FinishError::Mismatch { have: Vec::new() });
-            }
-        };
-        self.finished = true;
-        at(&path, self.remove()).map_err(FinishError::Io)?;
-        Ok(done)
     }
 
     /// Makes the file `length` bytes long and returns its hash; reads the parts not hashed yet.

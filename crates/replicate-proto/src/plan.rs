@@ -68,8 +68,8 @@ pub enum Scheme {
     /// The trees of `Steiner`, but each site stores its whole share of the file before it forwards
     /// the share (section 4.1).
     SteinerStoreAndForward,
-    /// Only the first tree of `Steiner`: a possible reading of "we take the arborescence computed by
-    /// the algorithm" (section 4.1).
+    /// Only the first tree of `Steiner`: a possible reading of "we take the arborescence computed
+    /// by the algorithm" (section 4.1).
     SteinerOneTree,
     /// Edge-disjoint paths to each destination separately, with least total length (section 4.1).
     MultiPath,

@@ -273,7 +273,8 @@ pub struct Classes {
 impl Census {
     /// Counts `bytes` that these destinations lack.
     ///
-    /// Cost: the first [`CLASSES_MAX`] sets are kept; bytes of later ones count for all destinations.
+    /// Cost: the first [`CLASSES_MAX`] sets are kept; bytes of later ones count for all
+    /// destinations.
     pub fn count(&mut self, destinations: Destinations, bytes: u64) {
         if destinations.is_empty() || bytes == 0 {
             return;

@@ -158,8 +158,8 @@ def timed(command: Sequence[object], seconds_max: float) -> dict[str, float]:
         The command failed, or took longer than `seconds_max`.
     """
     before, began = children_cpu_s(), time.monotonic()
-    # The program `timeout` limits the time, because Python's own wait with a limit polls only twenty
-    # times a second.
+    # The program `timeout` limits the time, because Python's own wait with a limit polls only
+    # twenty times a second.
     words = ["timeout", str(seconds_max), *map(str, command)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return {"took_s": time.monotonic() - began, "cpu_s": children_cpu_s() - before}

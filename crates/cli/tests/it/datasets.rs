@@ -199,7 +199,7 @@ fn interrupted_directory_arrives_as_it_is_later() {
 }
 
 #[test]
-fn file_that_changed_at_a_destination_is_left_until_replaced() {
+fn file_changed_at_a_destination_is_left_until_replaced() {
     let local = LocalDaemons::start(TWO, &["s", "d"]);
     let send = |more: &[&str]| {
         let first = ["send", "data/", "--quiet", "--controller", local.address(), "--from", "s", "--to", "d"];
@@ -220,16 +220,8 @@ fn file_that_changed_at_a_destination_is_left_until_replaced() {
     assert_eq!(read("x"), "second");
     let refused = send(&["--as", "../data/"]);
     assert_eq!(refused.0, Some(2), "{}", refused.1);
-    let hint = run(local.command(&[
-        "send",
-        "data",
-        "--quiet",
-        "--controller",
-        local.address(),
-        "--from",
-        "s",
-        "--to",
-        "d",
-    ]));
-    assert!(hint.1.contains("`data/`"), "{}", hint.1);
+    write(&local.path("s/other"), "x", "");
+    let first = ["send", "other", "--quiet", "--controller", local.address(), "--from", "s", "--to", "d"];
+    let hint = run(local.command(&first));
+    assert!(hint.1.contains("`other/`"), "{}", hint.1);
 }

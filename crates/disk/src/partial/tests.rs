@@ -1,6 +1,7 @@
 //! Files that arrive, in a folder of the machine.
 
 use super::*;
+use anabranch_pieces::name::RESERVED;
 use proptest::prelude::*;
 use std::path::PathBuf;
 

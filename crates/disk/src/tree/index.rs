@@ -14,7 +14,7 @@ use super::Stat;
 use crate::folder::secrets::STORE_MAGIC;
 use crate::folder::{reworded, shown};
 use anabranch_pieces::FileHash;
-use anabranch_sets::FileTime;
+use anabranch_sets::{Attributes, FileTime};
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _};
 use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,6 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-index");
+/// Contents and attributes that transfers gave to entries.
+const SENT: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-sent");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("tree-index-meta");
 /// Version of the records.
 const FORMAT: &[u8] = b"1";
@@ -35,7 +37,42 @@ const ENTRY_BYTES: usize = 80;
 /// seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Hashes of a tree's files by path.
+/// Bytes of a record in [`SENT`]: hash, mode, time.
+const SENT_BYTES: usize = 48;
+
+/// Content and attributes that a transfer gave to an entry.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// Hash of the content; of a symbolic link, of its target.
+    pub(super) content: FileHash,
+    /// Mode and time of a file.
+    pub(super) attributes: Attributes,
+}
+
+impl Sent {
+    fn encode(&self) -> [u8; SENT_BYTES] {
+        let mut bytes = [0; SENT_BYTES];
+        bytes[..32].copy_from_slice(&self.content.0);
+        bytes[32..36].copy_from_slice(&self.attributes.mode.to_le_bytes());
+        bytes[36..44].copy_from_slice(&self.attributes.modified.seconds().to_le_bytes());
+        bytes[44..].copy_from_slice(&self.attributes.modified.nanos().to_le_bytes());
+        bytes
+    }
+
+    /// Reads a record; `None` for any other bytes.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; SENT_BYTES] = bytes.try_into().ok()?;
+        let (content, rest) = bytes.split_first_chunk::<32>()?;
+        let (mode, rest) = rest.split_first_chunk()?;
+        let (seconds, nanos) = rest.split_first_chunk()?;
+        let nanos = u32::from_le_bytes(nanos.try_into().ok()?);
+        let modified = FileTime::new(i64::from_le_bytes(*seconds), nanos.into()).ok()?;
+        let attributes = Attributes { mode: u32::from_le_bytes(*mode), modified };
+        Some(Self { content: FileHash(*content), attributes })
+    }
+}
+
+/// Hashes of a tree's files by path, and records of the transfers to its entries.
 pub struct Index {
     path: PathBuf,
     database: Database,
@@ -160,8 +197,10 @@ impl Index {
                     meta.insert("tree", tree)?;
                     meta.insert("format", FORMAT)?;
                     begun.delete_table(ENTRIES)?;
+                    begun.delete_table(SENT)?;
                 }
                 begun.open_table(ENTRIES)?;
+                begun.open_table(SENT)?;
             }
             begun.commit()?;
             Ok::<_, redb::Error>((database, true))
@@ -204,6 +243,36 @@ impl Index {
         let result = scan(&mut lookups)?;
         lookups.finish()?;
         Ok(result)
+    }
+
+    /// The record of the last transfer that wrote the entry of a path; `None` if none did.
+    ///
+    /// Errors: the index cannot be read.
+    pub(super) fn sent(&self, path: &[u8]) -> io::Result<Option<Sent>> {
+        let read = || {
+            let table = self.database.begin_read()?.open_table(SENT)?;
+            let found = table.get(key(path).as_slice())?;
+            Ok::<_, redb::Error>(found.and_then(|found| Sent::decode(found.value())))
+        };
+        guarded(&self.path, read)?.map_err(|error| failed(&self.path, error))
+    }
+
+    /// Records entries that a transfer wrote.
+    ///
+    /// Errors: the index cannot be written.
+    pub(super) fn note_sent(&self, batch: &[(Vec<u8>, Sent)]) -> io::Result<()> {
+        let write = || {
+            let begun = self.database.begin_write()?;
+            {
+                let mut table = begun.open_table(SENT)?;
+                for (path, sent) in batch {
+                    table.insert(key(path).as_slice(), sent.encode().as_slice())?;
+                }
+            }
+            begun.commit()?;
+            Ok::<_, redb::Error>(())
+        };
+        guarded(&self.path, write)?.map_err(|error| failed(&self.path, error))
     }
 
     fn write(&self, batch: &[Update]) -> Result<(), redb::Error> {

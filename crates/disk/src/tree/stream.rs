@@ -110,14 +110,14 @@ pub struct Manifest {
     held_bytes: u64,
 }
 
-/// Bytes of memory counted for an entry beside its path: as a file, or in the table of further names
-/// or links.
+/// Bytes of memory counted for an entry beside its path: as a file, or in the table of further
+/// names or links.
 const ENTRY_BYTES: u64 = 96;
 /// Bytes of memory counted for a node beside its bytes.
 const NODE_BYTES: u64 = 96;
 
 impl Manifest {
-    /// The manifest of these nodes, of which `id` is the snapshot.
+    /// The manifest of these nodes. `id` is the hash of the snapshot among them.
     ///
     /// Errors: [`HeadError`].
     fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>, limit: u64) -> Result<Self, HeadError> {
@@ -367,8 +367,8 @@ pub fn head_bytes(stream: &File) -> io::Result<Option<u64>> {
     }
 }
 
-/// Decodes random bytes as a head, for fuzzing: a head that is read has these bytes or other ones of
-/// the same length. Returns true if it was read.
+/// Decodes random bytes as a head, for fuzzing: a head that is read has these bytes or other ones
+/// of the same length. Returns true if it was read.
 pub fn exercise_head(bytes: &[u8]) -> bool {
     let Ok(manifest) = Manifest::decode(bytes, 1 << 20) else { return false };
     assert_eq!(manifest.encode().len(), bytes.len(), "a head holds each node once");
@@ -389,8 +389,8 @@ pub struct TreeStream {
 impl TreeStream {
     /// Scans a directory to send it. The manifest takes at most `limit` bytes.
     ///
-    /// Errors: an entry cannot be read or goes on changing, with its path; the index cannot be read;
-    /// [`HeadError`].
+    /// Errors: an entry cannot be read or goes on changing, with its path; the index cannot be
+    /// read; [`HeadError`].
     pub fn scan(tree: &Tree, index: Option<&Index>, limit: u64) -> io::Result<Self> {
         let (stream, problem) = Self::scan_readable(tree, index, limit)?;
         match problem {

@@ -9,7 +9,8 @@
 //!
 //! Leaves out: the stream itself ([`super::stream`]). Read [`Unpacker`] first.
 
-use super::stream::{FileSpan, HeadError, Manifest, TreeStream};
+use super::index::{Index, Sent};
+use super::stream::{HeadError, Manifest, TreeStream};
 use super::{Stat, kind_of, name_of, shown_below, stat_of};
 use crate::folder::{Folder, Links, OpenError, at, secrets};
 use crate::partial::named_working;
@@ -37,6 +38,8 @@ const HOLE_BYTES: usize = 4_096;
 /// Maximum number of names, of directories, and of bytes in a batch, which is synced as a whole.
 const BATCH_NAMES: usize = 4_096;
 const BATCH_DIRECTORIES: usize = 256;
+/// Maximum number of entries that wait for the record.
+const BATCH_SENT: usize = 50_000;
 const BATCH_BYTES: u64 = 512 << 20;
 /// Conflicts that are listed; further ones are counted.
 const CONFLICTS_MAX: usize = 100;
@@ -100,9 +103,11 @@ pub struct Unpacker<'a> {
     pub manifest: &'a Manifest,
     /// The directory as it was scanned before; `None` if it did not exist.
     pub before: Option<&'a TreeStream>,
-    /// The manifests of the last transfers to this directory: of the last complete one, and of one
-    /// that was broken off.
-    pub last: &'a [Manifest],
+    /// Record of earlier transfers to this directory. Without it every existing entry with another
+    /// content is a conflict.
+    pub record: Option<&'a Index>,
+    /// The manifest of a transfer that was broken off while it wrote the directory.
+    pub broken_off: Option<&'a Manifest>,
     /// Whether entries that another program changed are replaced.
     pub replace: bool,
 }
@@ -115,6 +120,8 @@ struct Writing<'a> {
     top: Rc<OwnedFd>,
     open: Vec<Open>,
     steps: Vec<Step>,
+    /// Entries of the batch for the record.
+    sent: Vec<(Vec<u8>, Sent)>,
     batch_directories: usize,
     batch_bytes: u64,
     /// Paths of entries that are not written. Entries below them, and hard links to them, are not
@@ -148,6 +155,7 @@ impl Unpacker<'_> {
             top: Rc::new(top),
             open: Vec::new(),
             steps: Vec::new(),
+            sent: Vec::new(),
             batch_directories: 0,
             batch_bytes: 0,
             unwritten: BTreeSet::new(),
@@ -236,10 +244,22 @@ fn is_as_before(directory: &OwnedFd, name: &OsStr, before: Existing) -> Result<b
     Ok(match (before, look(directory, name)?) {
         (Existing::Nothing, Existing::Nothing) => true,
         (Existing::Is(before, kind), Existing::Is(now, kind_now)) => {
-            kind == kind_now && before.is_unchanged(&now)
+            // Not the time of change: this transfer may have replaced another name of the file.
+            let key = |stat: &Stat| (stat.size_bytes, stat.modified, stat.inode, stat.device);
+            kind == kind_now && key(&before) == key(&now)
         }
         _ => false,
     })
+}
+
+/// Hash of a symbolic link's target, unlike the hash of any file's content.
+fn target_hash(target: &[u8]) -> FileHash {
+    FileHash(
+        *blake3::Hasher::new_derive_key("anabranch: target of a symbolic link")
+            .update(target)
+            .finalize()
+            .as_bytes(),
+    )
 }
 
 impl Writing<'_> {
@@ -284,7 +304,8 @@ impl Writing<'_> {
         }
         let is_full = self.steps.len() >= BATCH_NAMES
             || self.batch_directories >= BATCH_DIRECTORIES
-            || self.batch_bytes >= BATCH_BYTES;
+            || self.batch_bytes >= BATCH_BYTES
+            || self.sent.len() >= BATCH_SENT;
         if is_full {
             self.flush()?;
         }
@@ -306,6 +327,7 @@ impl Writing<'_> {
             }
             Kind::SymbolicLink { modified, target } => {
                 if self.has_target(path, &directory, &existing, target.as_bytes())? {
+                    self.note_link(path, *modified, target.as_bytes())?;
                     let times = timestamps(*modified);
                     let flags = AtFlags::SYMLINK_NOFOLLOW;
                     return self.at(path, rustix::fs::utimensat(&directory, name, &times, flags));
@@ -319,6 +341,7 @@ impl Writing<'_> {
                 self.at(path, rustix::fs::symlinkat(target, &*directory, &working))?;
                 let (times, flags) = (timestamps(*modified), AtFlags::SYMLINK_NOFOLLOW);
                 self.at(path, rustix::fs::utimensat(&directory, &working, &times, flags))?;
+                self.note_link(path, *modified, target.as_bytes())?;
                 let path = path.to_vec();
                 self.steps.push(Step::Rename { path, directory, working, existing });
                 Ok(())
@@ -331,6 +354,10 @@ impl Writing<'_> {
                 if self.is_unwritten(target.as_bytes()) {
                     self.conflict(path);
                 } else if self.is_named(&existing, target)? || self.may_write(path, &directory, &existing)? {
+                    if let Some(file) = self.from.manifest.file(path) {
+                        let attributes = Attributes { mode: file.mode, modified: file.modified };
+                        self.note(path, Sent { content: file.content, attributes })?;
+                    }
                     let (path, target) = (path.to_vec(), target.clone());
                     self.steps.push(Step::Link { path, directory, target, existing });
                 }
@@ -373,15 +400,12 @@ impl Writing<'_> {
     ///
     /// Errors: a secret of ours has the name.
     fn may_write(&mut self, path: &[u8], directory: &OwnedFd, existing: &Existing) -> io::Result<bool> {
+        let is_directory = matches!(existing, Existing::Is(_, FileType::Directory));
         let may = match existing {
             Existing::Nothing => true,
-            Existing::Is(stat, FileType::RegularFile) => self.from.replace || self.is_as_sent(path, stat),
-            Existing::Is(_, FileType::Symlink) => {
-                let mut targets = self.from.last.iter().filter_map(|last| last.target(path));
-                let is_sent = |target| self.has_target(path, directory, existing, target);
-                self.from.replace
-                    || targets.try_fold(false, |any, target| Ok::<_, io::Error>(any | is_sent(target)?))?
-            }
+            Existing::Is(..) if self.from.replace && !is_directory => true,
+            Existing::Is(stat, FileType::RegularFile) => self.is_as_sent(path, stat)?,
+            Existing::Is(_, FileType::Symlink) => self.is_link_as_sent(path, directory)?,
             // A directory would have to be deleted with everything in it.
             Existing::Is(..) => false,
         };
@@ -403,11 +427,39 @@ impl Writing<'_> {
         is_same.then_some(file.content)
     }
 
+    fn recorded(&self, path: &[u8]) -> io::Result<Option<Sent>> {
+        self.from.record.map_or(Ok(None), |record| record.sent(path))
+    }
+
     /// Returns true if the file has the content that a transfer gave it, or is to give it.
-    fn is_as_sent(&self, path: &[u8], stat: &Stat) -> bool {
-        let Some(content) = self.content_before(path, stat) else { return false };
-        let sent = self.from.last.iter().chain([self.from.manifest]);
-        sent.filter_map(|manifest| manifest.file(path)).any(|file| file.content == content)
+    fn is_as_sent(&self, path: &[u8], stat: &Stat) -> io::Result<bool> {
+        let Some(content) = self.content_before(path, stat) else { return Ok(false) };
+        let manifests = self.from.broken_off.into_iter().chain([self.from.manifest]);
+        let is_in_one = manifests.filter_map(|m| m.file(path)).any(|file| file.content == content);
+        Ok(is_in_one || self.recorded(path)?.is_some_and(|sent| sent.content == content))
+    }
+
+    /// Returns true if the symbolic link has the target that a transfer gave it, or is to give it.
+    fn is_link_as_sent(&self, path: &[u8], directory: &OwnedFd) -> io::Result<bool> {
+        let name = OsStr::from_bytes(name_of(path));
+        let found = self.at(path, rustix::fs::readlinkat(directory, name, Vec::new()))?;
+        let mut manifests = self.from.broken_off.into_iter().chain([self.from.manifest]);
+        let is_in_one = manifests.any(|manifest| manifest.target(path) == Some(found.as_bytes()));
+        Ok(is_in_one
+            || self.recorded(path)?.is_some_and(|sent| sent.content == target_hash(found.as_bytes())))
+    }
+
+    /// Notes for the record what this transfer gives to an entry.
+    fn note(&mut self, path: &[u8], sent: Sent) -> io::Result<()> {
+        if self.from.record.is_some() && self.recorded(path)? != Some(sent) {
+            self.sent.push((path.to_vec(), sent));
+        }
+        Ok(())
+    }
+
+    fn note_link(&mut self, path: &[u8], modified: FileTime, target: &[u8]) -> io::Result<()> {
+        let attributes = Attributes { mode: 0, modified };
+        self.note(path, Sent { content: target_hash(target), attributes })
     }
 
     fn enter(
@@ -463,7 +515,8 @@ impl Writing<'_> {
             && is_own
             && self.content_before(path, stat) == Some(content)
         {
-            return self.set_attributes(path, directory, stat, attributes);
+            self.set_attributes(path, directory, stat, attributes)?;
+            return self.note(path, Sent { content, attributes });
         }
         if !self.may_write(path, directory, &existing)? {
             return Ok(());
@@ -488,13 +541,14 @@ impl Writing<'_> {
         self.done.files += 1;
         self.done.bytes += range.len();
         self.batch_bytes += range.len();
+        self.note(path, Sent { content, attributes })?;
         let (path, directory) = (path.to_vec(), Rc::clone(directory));
         self.steps.push(Step::Rename { path, directory, working, existing });
         Ok(())
     }
 
-    /// Copies a range of the stream to a new file, and returns the hash of the bytes. Blocks of zeros
-    /// stay holes.
+    /// Copies a range of the stream to a new file, and returns the hash of the bytes. Blocks of
+    /// zeros stay holes.
     fn copy(&mut self, file: &File, range: ByteRange) -> io::Result<FileHash> {
         let mut hasher = blake3::Hasher::new();
         let mut offset = 0;
@@ -523,10 +577,8 @@ impl Writing<'_> {
         stat: &Stat,
         attributes: Attributes,
     ) -> io::Result<()> {
-        let is_sent = |file: &FileSpan| (file.mode, file.modified) == (attributes.mode, attributes.modified);
-        let last = self.from.last.first().and_then(|last| last.file(path));
-        let mode = match last {
-            Some(file) if is_sent(file) => return Ok(()),
+        let mode = match self.recorded(path)? {
+            Some(sent) if sent.attributes == attributes => return Ok(()),
             Some(_) => attributes.mode,
             None => pieces::Attributes::narrowed(stat.mode, attributes.mode),
         };
@@ -565,6 +617,11 @@ impl Writing<'_> {
                     self.set_directory(&path, &directory, attributes)?;
                 }
             }
+        }
+        if let Some(record) = self.from.record {
+            let mut sent = std::mem::take(&mut self.sent);
+            sent.retain(|(path, _)| !self.is_unwritten(path));
+            record.note_sent(&sent)?;
         }
         (self.batch_directories, self.batch_bytes) = (self.open.len(), 0);
         Ok(())

@@ -787,8 +787,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
         for _ in 0..300 {
             w.tick();
             let run = Run { transfer: id, attempt: Attempt(random.below(4) as u32) };
-            let n = random.below(20);
-            let flow = FlowId(n as u32);
+            let (n, flow) = (random.below(20), FlowId(random.below(20) as u32));
             let range = ByteRange { start: random.next_u64(), end: random.next_u64() };
             let report = match random.below(11) {
                 0 => Report::Inventory {

@@ -85,18 +85,14 @@ pub(super) struct Transfer {
     destinations: Vec<Target>,
     length: Option<u64>,
     hash: Option<FileHash>,
-    /// Of a directory: bytes at the beginning of the stream, by the source's last report.
-    head_bytes: Option<u64>,
-    /// The next attempt sends the head only.
-    head_first: bool,
+    head: StreamHead,
     /// The file's attributes in the source's last report.
     attributes: Option<Attributes>,
     attempts: u32,
     idle_attempts: u32,
     total_before: Option<u64>,
     phase: Phase,
-    hashing: Option<PendingQuestion>,
-    hash_strikes: u8,
+    hash_question: HashQuestion,
     source_away: Option<Instant>,
     /// Links that failed recently.
     tired_links: BTreeMap<LinkId, AvoidedResource>,
@@ -131,6 +127,25 @@ pub(super) struct Transfer {
     last_progress_event: Option<Instant>,
     cancelled: bool,
     outcome: Option<Outcome>,
+}
+
+/// Head of a directory's stream, from which a destination learns what it lacks.
+#[derive(Clone, Debug, Default)]
+struct StreamHead {
+    /// Its length, by the source's last report; `None` for a file.
+    bytes: Option<u64>,
+    /// The current or next attempt sends the head only.
+    goes_first: bool,
+    /// Snapshots whose ranges destinations have, by their last inventories.
+    arriving: BTreeMap<SiteId, FileHash>,
+}
+
+/// The question for the file's hash.
+#[derive(Copy, Clone, Debug, Default)]
+struct HashQuestion {
+    pending: Option<PendingQuestion>,
+    /// Number of consecutive unanswered questions.
+    strikes: u8,
 }
 
 /// A question that a site has not answered.
@@ -173,8 +188,6 @@ struct Target {
     known: bool,
     /// A finished file that the destination had before this transfer.
     found: Option<FinishedFile>,
-    /// Of a directory: snapshot to which `have` belongs.
-    arriving: Option<FileHash>,
     /// Number of verified bytes to display.
     shown_bytes: u64,
     level: u8,
@@ -261,8 +274,6 @@ enum WaitEnd {
 
 struct RunningAttempt {
     run: Run,
-    /// Bytes of the file up to which it sends: all of them, or the head of a directory's stream.
-    end_bytes: u64,
     plan: Plan,
     /// Maximum rate at which the file may be sent, if the plan was made together with other
     /// transfers' plans.
@@ -338,7 +349,6 @@ impl Target {
             have: Vec::new(),
             known: false,
             found: None,
-            arriving: None,
             shown_bytes: 0,
             level: 0,
             integrity: 0,
@@ -410,15 +420,13 @@ impl Transfer {
             destinations,
             length: None,
             hash: None,
-            head_bytes: None,
-            head_first: false,
+            head: StreamHead::default(),
             attributes: None,
             attempts: 0,
             idle_attempts: 0,
             total_before: None,
             phase: Phase::Settling { until: gather_until, early },
-            hashing: None,
-            hash_strikes: 0,
+            hash_question: HashQuestion::default(),
             source_away: None,
             tired_links: BTreeMap::new(),
             tired_sites: BTreeMap::new(),
@@ -537,7 +545,9 @@ impl Transfer {
                 Phase::Running(r) if !(r.source_done && r.sinks.values().all(|s| s.done)) => {
                     PhaseName::Running
                 }
-                _ if self.hashing.is_some() || self.destinations.iter().any(|d| d.finishing.is_some()) => {
+                _ if self.hash_question.pending.is_some()
+                    || self.destinations.iter().any(|d| d.finishing.is_some()) =>
+                {
                     PhaseName::Finishing
                 }
                 _ => PhaseName::Waiting,
@@ -627,7 +637,7 @@ impl Transfer {
             }
         }
         self.source_away.iter().for_each(|&t| at(t + config.site_wait));
-        self.hashing.iter().for_each(|p| at(p.deadline));
+        self.hash_question.pending.iter().for_each(|p| at(p.deadline));
         for d in self.destinations.iter().filter(|d| d.open()) {
             d.away.iter().for_each(|(t, _)| at(*t + config.site_wait));
             d.retry_at.iter().for_each(|&t| at(t));

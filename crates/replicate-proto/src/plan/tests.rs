@@ -1,4 +1,5 @@
-//! Plans on small networks, the built-in ones and random ones. [`coded_plans_reach_the_min_cut_on_all_instances`] takes long.
+//! Plans on small networks, the built-in ones and random ones.
+//! [`coded_plans_reach_the_min_cut_on_all_instances`] takes long.
 
 use super::survey::{Survey, survey_random, survey_triples, triples};
 use super::*;

@@ -3,11 +3,12 @@
 //! A directory's index and the manifest of its last transfer lie beside it, under working names.
 //! One scan runs at a time.
 //!
-//! Leaves out: the stream and the writing of a directory (`disk::tree`). Read [`Directories`] first.
+//! Leaves out: the stream and the writing of a directory (`disk::tree`). Read [`Directories`]
+//! first.
 
 use super::{Service, SharedFile, lock};
 use anabranch_disk::folder::{Folder, Name, at};
-use anabranch_disk::partial::{FinishError, PartialFile, working_name};
+use anabranch_disk::partial::{FinishError, PartialFile};
 use anabranch_disk::tree::Tree;
 use anabranch_disk::tree::index::Index;
 use anabranch_disk::tree::stream::{Manifest, TreeStream, head_bytes};
@@ -19,8 +20,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of separate ranges that a destination reports of its own files. The shorter ones
-/// are sent again.
+/// Maximum number of separate ranges in an inventory that come from other files of the destination.
+/// Shorter ranges are sent again.
 const LOCAL_RANGES_MAX: usize = 32_768;
 /// Conflicts that are named in a message.
 const CONFLICTS_NAMED: usize = 3;
@@ -75,7 +76,7 @@ impl Held for Arc<Sink> {
     }
 }
 
-/// The ranges of a stream that arrived, and those of contents in other files.
+/// The ranges of a stream that arrived, and the ranges whose contents are in other files.
 fn with_local(arrived: &RangeSet, local: &[(ByteRange, usize)]) -> RangeSet {
     let local = local.iter().map(|(range, _)| *range);
     RangeSet::from_ranges(arrived.ranges().iter().copied().chain(local))
@@ -172,8 +173,8 @@ impl Service {
         self.directories.source(&self.config.folder, &name, run, self.config.memory_max)
     }
 
-    /// The manifest at the beginning of a stream that arrives; `None` if it is not there yet, or of no
-    /// use.
+    /// The manifest at the beginning of a stream that arrives; `None` if it is not there yet, or of
+    /// no use.
     fn arriving_manifest(&self, name: &Name, file: &PartialFile) -> io::Result<Option<Manifest>> {
         let is_whole = |bytes: u64| file.have().contains(ByteRange { start: 0, end: bytes });
         if !head_bytes(file.data())?.is_some_and(is_whole) {
@@ -226,8 +227,8 @@ impl Service {
         Ok(report)
     }
 
-    /// The directory at a destination; `None` if there is none. Entries that cannot be read are left
-    /// out.
+    /// The directory at a destination; `None` if there is none. Entries that cannot be read are
+    /// left out.
     fn scan_here(&self, name: &Name) -> io::Result<Option<Arc<TreeStream>>> {
         let limit = self.config.memory_max / 2;
         let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan_readable(tree, index, limit);
@@ -294,7 +295,13 @@ impl Service {
         // Without the scan every file here would count as changed: the next inquiry makes one.
         let Some(sink) = sink else { return Ok(missing(partial.have())) };
         let place = folder.place(&name, true)?;
-        let [sent, sending] = ["sent", "sending"].map(|ending| working_name(&place, ending));
+        let sending = place.working_name("sending");
+        // Before the directory is opened to be written: it may have to be made.
+        let root = folder.make_folder(&name)?;
+        let tree = Tree::below(folder, Path::new(name.as_str()))?.root()?.expect("a directory has a root");
+        let record = folder.beside(&name, "sent").and_then(|path| Index::open(&path, &tree));
+        let record =
+            record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
         let written = partial.finish_directory(length, |stream| {
             let manifest = match Manifest::read_from(stream, memory_max / 2) {
                 Ok(manifest) if manifest.id().0 == hash.0 => manifest,
@@ -305,22 +312,20 @@ impl Service {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let mut last = Vec::new();
-            for name in [&sent, &sending] {
-                last.extend(Manifest::load(place.folder(), name, memory_max / 2)?);
-            }
+            let broken_off = Manifest::load(place.folder(), &sending, memory_max / 2)?;
             // After a kill, files that this transfer wrote are not taken for another program's.
             manifest.save(place.folder(), &sending)?;
             let unpacker = Unpacker {
                 stream,
                 manifest: &manifest,
                 before: sink.before.as_deref(),
-                last: &last,
+                record: record.as_ref(),
+                broken_off: broken_off.as_ref(),
                 replace: file.replace,
             };
-            let done = unpacker.run(folder.make_folder(&name)?, place.path(), &sink.local)?;
-            let renamed = rustix::fs::renameat(place.folder(), &*sending, place.folder(), &*sent);
-            at(place.path(), renamed)?;
+            let done = unpacker.run(root, place.path(), &sink.local)?;
+            let removed = rustix::fs::unlinkat(place.folder(), &*sending, rustix::fs::AtFlags::empty());
+            at(place.path(), removed)?;
             Ok(done)
         });
         drop(partial);

@@ -3,8 +3,7 @@
 
 use anabranch_graph::file::{Defaults, Format, parse};
 use anabranch_graph::{LinkProperties, Topology};
-use anabranch_http::exercise::damages;
-use anabranch_http::{ClientError, ServeConfig, Server};
+use anabranch_http::{ClientError, ServeConfig, Server, exercise::damages};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{KeySet, Role, SetRequest, make_set, revoke, write_set};
 use anabranch_net::tls::CredentialFiles;
@@ -826,6 +825,6 @@ async fn submissions_of_a_site_are_bounded_and_readable() {
     assert!(all.iter().map(|t| t.id).eq(1..=150), "each once, in order");
     let page = operator.text("/v1/transfers?after=0").await.expect("the first");
     assert!(page.len() < 2 << 20 && page.contains("\"more\":true"), "{} bytes", page.len());
-    let store = std::fs::metadata(world.folder.join("controller.redb")).expect("it is there").len();
+    let store = world.folder.join("controller.redb").metadata().expect("it is there").len();
     assert!(store < 32 << 20, "{store} bytes in the store");
 }

@@ -12,12 +12,13 @@ fn scanned(path: &Path) -> TreeStream {
     TreeStream::scan(&tree, None, u64::MAX).expect("it can be read")
 }
 
-/// Writes `to` from the directory `from`, with `last` as the last transfer. Only what `to` lacks is
-/// in the stream. Returns the result, the new manifest, and the bytes that were sent.
+/// Writes `to` from the directory `from`, with `record` as the record of earlier transfers. Only
+/// what `to` lacks is in the stream. Returns the result, the new manifest, and the bytes that were
+/// sent.
 fn send(
     from: &Path,
     to: &Path,
-    last: Option<&Manifest>,
+    record: Option<&Index>,
     replace: bool,
 ) -> (Result<Unpacked, UnpackError>, Manifest, u64) {
     let source = scanned(from);
@@ -33,12 +34,24 @@ fn send(
     let stream = tempfile::tempfile().expect("a temporary file");
     stream.write_all_at(&bytes, 0).expect("it can be written");
     let manifest = Manifest::read_from(&stream, u64::MAX).expect("a head");
-    let last: Vec<Manifest> = last.cloned().into_iter().collect();
-    let unpacker =
-        Unpacker { stream: &stream, manifest: &manifest, before: Some(&before), last: &last, replace };
+    let unpacker = Unpacker {
+        stream: &stream,
+        manifest: &manifest,
+        before: Some(&before),
+        record,
+        broken_off: None,
+        replace,
+    };
     let root = std::fs::File::open(to).expect("it is there").into();
     let done = unpacker.run(root, to, &local);
     (done, manifest, sent - source.manifest().head_bytes())
+}
+
+/// The record of transfers to a directory.
+fn record(to: &Path) -> Index {
+    std::fs::create_dir_all(to).expect("the folder is ours");
+    let root = Tree::open(to).and_then(|tree| tree.root()).expect("it is there").expect("a directory");
+    Index::open(&to.with_extension("sent"), &root).expect("a new index")
 }
 
 fn names(rng: &mut RandomStream) -> String {
@@ -106,18 +119,15 @@ fn edited_directories_arrive_whole_and_without_conflicts() {
         let (mut rng, root) = (Seed::new(seed).stream("edits", 0), folder());
         let (from, to) = (root.path().join("from"), root.path().join("to"));
         std::fs::create_dir(&from).expect("the folder is ours");
-        let mut last: Option<Manifest> = None;
+        let record = record(&to);
         for round in 0..6 {
             (0..12).for_each(|_| edit(&from, &mut rng));
-            if to.exists() {
-                remove_surplus(&from, &to);
-            }
-            let (done, manifest, _) = send(&from, &to, last.as_ref(), false);
+            remove_surplus(&from, &to);
+            let (done, manifest, _) = send(&from, &to, Some(&record), false);
             let done = done.expect("it is written");
             assert_eq!(done.conflict_paths, [""; 0], "seed {seed}, round {round}");
             // A snapshot does not tell a directory's time after its surplus was removed.
             assert_eq!(scanned(&to).manifest().id(), manifest.id(), "seed {seed}, round {round}");
-            last = Some(manifest);
         }
     }
 }
@@ -129,14 +139,15 @@ fn renamed_and_swapped_files_move_no_bytes() {
     write(&from, "a", "the content of a");
     write(&from, "b", "the content of b");
     write(&from, "d/c", "the content of c");
-    let (done, first, sent) = send(&from, &to, None, false);
+    let record = record(&to);
+    let (done, _, sent) = send(&from, &to, Some(&record), false);
     assert_eq!((done.expect("written").files, sent), (3, 48));
     std::fs::rename(from.join("a"), from.join("t")).expect("ours");
     std::fs::rename(from.join("b"), from.join("a")).expect("ours");
     std::fs::rename(from.join("t"), from.join("b")).expect("ours");
     std::fs::rename(from.join("d"), from.join("e")).expect("ours");
     std::fs::remove_dir_all(to.join("d")).expect("ours");
-    let (done, ..) = send(&from, &to, Some(&first), false);
+    let (done, ..) = send(&from, &to, Some(&record), false);
     let done = done.expect("written");
     assert_eq!(done.conflicts, 0);
     assert_eq!(std::fs::read_to_string(to.join("a")).expect("there"), "the content of b");
@@ -144,8 +155,7 @@ fn renamed_and_swapped_files_move_no_bytes() {
     std::fs::rename(from.join("a"), from.join("t")).expect("ours");
     std::fs::rename(from.join("b"), from.join("a")).expect("ours");
     std::fs::rename(from.join("t"), from.join("b")).expect("ours");
-    let last = scanned(&to).manifest().clone();
-    let (done, _, sent) = send(&from, &to, Some(&last), false);
+    let (done, _, sent) = send(&from, &to, Some(&record), false);
     assert_eq!((done.expect("written").conflicts, sent), (0, 0));
     assert_eq!(scanned(&to).manifest().id(), scanned(&from).manifest().id());
 }
@@ -156,16 +166,17 @@ fn changed_destination_file_is_a_conflict_unless_replaced() {
     let (from, to) = (root.path().join("from"), root.path().join("to"));
     write(&from, "kept", "sent");
     write(&from, "other", "sent");
-    let (_, last, _) = send(&from, &to, None, false);
+    let record = record(&to);
+    let _ = send(&from, &to, Some(&record), false);
     write(&to, "kept", "changed by the user of the destination");
     write(&from, "kept", "changed at the source");
     write(&from, "other", "changed at the source");
-    let (done, ..) = send(&from, &to, Some(&last), false);
+    let (done, ..) = send(&from, &to, Some(&record), false);
     let done = done.expect("the rest is written");
     assert_eq!((done.conflicts, done.files), (1, 1));
     assert!(done.conflict_paths[0].ends_with("/to/kept"), "{:?}", done.conflict_paths);
     assert_eq!(std::fs::read_to_string(to.join("other")).expect("there"), "changed at the source");
-    let (done, ..) = send(&from, &to, Some(&last), true);
+    let (done, ..) = send(&from, &to, Some(&record), true);
     assert_eq!(done.expect("written").conflicts, 0);
     assert_eq!(std::fs::read_to_string(to.join("kept")).expect("there"), "changed at the source");
 }
@@ -178,11 +189,12 @@ fn nothing_is_written_through_a_link() {
     write(&outside, "x", "outside");
     std::fs::create_dir(&to).expect("ours");
     symlink(&outside, to.join("d")).expect("ours");
-    for replace in [false, true] {
+    for (replace, conflicts) in [(false, 1), (true, 0)] {
         let (done, ..) = send(&from, &to, None, replace);
-        assert_eq!(done.expect("the rest is written").conflicts, 1);
+        assert_eq!(done.expect("the rest is written").conflicts, conflicts);
         assert_eq!(std::fs::read_to_string(outside.join("x")).expect("there"), "outside");
     }
+    assert_eq!(std::fs::read_to_string(to.join("d/x")).expect("there"), "sent");
 }
 
 #[test]
@@ -198,8 +210,14 @@ fn corrupt_content_gets_no_name() {
     let stream = tempfile::tempfile().expect("a temporary file");
     stream.write_all_at(&bytes, 0).expect("it can be written");
     std::fs::create_dir(&to).expect("ours");
-    let unpacker =
-        Unpacker { stream: &stream, manifest: source.manifest(), before: None, last: &[], replace: false };
+    let unpacker = Unpacker {
+        stream: &stream,
+        manifest: source.manifest(),
+        before: None,
+        record: None,
+        broken_off: None,
+        replace: false,
+    };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Corrupt)), "{done:?}");
     let names: Vec<_> = std::fs::read_dir(&to).expect("there").flatten().map(|e| e.file_name()).collect();
@@ -227,7 +245,14 @@ fn hard_link_to_unlisted_file_is_refused() {
     }
     let manifest = Manifest::decode(&head, u64::MAX).expect("a head");
     let stream = tempfile::tempfile().expect("a temporary file");
-    let unpacker = Unpacker { stream: &stream, manifest: &manifest, before: None, last: &[], replace: true };
+    let unpacker = Unpacker {
+        stream: &stream,
+        manifest: &manifest,
+        before: None,
+        record: None,
+        broken_off: None,
+        replace: true,
+    };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Io(_))), "{done:?}");
     assert!(!to.join("z").exists());
@@ -238,16 +263,53 @@ fn rights_that_a_destination_took_away_stay_away() {
     let root = folder();
     let (from, to) = (root.path().join("from"), root.path().join("to"));
     write(&from, "x", "content");
-    let (_, last, _) = send(&from, &to, None, false);
+    let record = record(&to);
+    let _ = send(&from, &to, Some(&record), false);
     let mode = |path: &Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     let set = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
     };
     set(&to.join("x"), 0o600);
     write(&from, "y", "new");
-    let (done, last, _) = send(&from, &to, Some(&last), false);
+    let (done, ..) = send(&from, &to, Some(&record), false);
     assert_eq!((done.expect("written").conflicts, mode(&to.join("x"))), (0, 0o600));
     set(&from.join("x"), 0o755);
-    let (done, ..) = send(&from, &to, Some(&last), false);
+    let (done, ..) = send(&from, &to, Some(&record), false);
     assert_eq!((done.expect("written").conflicts, mode(&to.join("x"))), (0, 0o755));
+}
+
+/// To replace one name of a file changes the other name's time of change.
+#[test]
+fn names_of_one_file_are_replaced_without_conflict() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "a", "first");
+    std::fs::hard_link(from.join("a"), from.join("b")).expect("ours");
+    let record = record(&to);
+    let _ = send(&from, &to, Some(&record), false);
+    for name in ["a", "b"] {
+        std::fs::remove_file(from.join(name)).expect("ours");
+        write(&from, name, &format!("second {name}"));
+    }
+    let (done, manifest, _) = send(&from, &to, Some(&record), false);
+    assert_eq!(done.expect("written").conflict_paths, [""; 0]);
+    assert_eq!(scanned(&to).manifest().id(), manifest.id());
+}
+
+/// Nothing is deleted, so a file that the source deletes and makes again is there as it was sent.
+#[test]
+fn file_that_returns_at_the_source_is_no_conflict() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    let record = record(&to);
+    write(&from, "x", "first");
+    for content in [None, Some("second")] {
+        send(&from, &to, Some(&record), false).0.expect("written");
+        std::fs::remove_file(from.join("x")).expect("ours");
+        send(&from, &to, Some(&record), false).0.expect("written");
+        write(&from, "x", content.unwrap_or("again"));
+        let (done, ..) = send(&from, &to, Some(&record), false);
+        assert_eq!(done.expect("written").conflicts, 0);
+    }
+    assert_eq!(std::fs::read_to_string(to.join("x")).expect("there"), "second");
 }

@@ -342,7 +342,7 @@ fn link_shared_with_another_flow_is_not_divided() {
 /// Issue #19: beside four flows of Linux's BBR, the division held three servers to one packet in
 /// flight each, because their own control could not send less.
 #[test]
-fn servers_with_few_packets_are_not_held_to_a_rate() {
+fn servers_with_few_packets_have_no_rate_limit() {
     let mut link = Link::new(1e7, 0.0, 2e7, 3);
     link.pass(SECOND * 5);
     assert!(link.overflow.allowed_bytes_per_s().is_some());

@@ -37,8 +37,8 @@ fn destination_with_another_snapshot_gets_the_head_first() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3, 8]);
     w.sites[3].other = Some((500, FileHash([9; 32])));
-    w.sites[3].local = vec![range(200_000, LENGTH)];
-    w.sites[8].local = vec![range(150_000, LENGTH)];
+    w.directories.entry(SiteId(3)).or_default().local = vec![range(200_000, LENGTH)];
+    w.directories.entry(SiteId(8)).or_default().local = vec![range(150_000, LENGTH)];
     let id = w.submit(request);
     assert_eq!(works(&mut w, id), [[range(0, HEAD)], [range(HEAD, 200_000)]]);
     let status = w.coordinator.status(id).expect("it is remembered");
@@ -61,8 +61,8 @@ fn head_is_not_sent_twice_after_a_failure() {
     let request = directory_request(&mut w, &[3]);
     w.sites[3].other = Some((500, FileHash([9; 32])));
     w.sites[3].have = vec![range(0, HEAD), range(300_000, 400_000)];
-    w.sites[3].arriving = Some(HASH);
-    w.sites[3].local = vec![range(400_000, LENGTH)];
+    w.directories.entry(SiteId(3)).or_default().arriving = Some(HASH);
+    w.directories.entry(SiteId(3)).or_default().local = vec![range(400_000, LENGTH)];
     let id = w.submit(request);
     assert_eq!(works(&mut w, id), [[range(HEAD, 300_000)]]);
     assert_eq!(w.outcome(id), Some(Outcome::Done));
@@ -74,8 +74,8 @@ fn ranges_of_another_snapshot_count_for_nothing() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3]);
     w.sites[3].have = vec![range(0, LENGTH - 1)];
-    w.sites[3].arriving = Some(FileHash([9; 32]));
-    w.sites[3].local = vec![range(400_000, LENGTH)];
+    w.directories.entry(SiteId(3)).or_default().arriving = Some(FileHash([9; 32]));
+    w.directories.entry(SiteId(3)).or_default().local = vec![range(400_000, LENGTH)];
     let id = w.submit(request);
     assert_eq!(works(&mut w, id), [whole()]);
     assert_eq!(w.outcome(id), Some(Outcome::Done));
@@ -86,7 +86,7 @@ fn site_that_loses_every_head_is_given_up() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3]);
     w.sites[3].other = Some((500, FileHash([9; 32])));
-    w.sites[3].local = vec![range(400_000, LENGTH)];
+    w.directories.entry(SiteId(3)).or_default().local = vec![range(400_000, LENGTH)];
     let id = w.submit(request);
     while w.outcome(id).is_none() {
         w.tick();

@@ -170,10 +170,6 @@ pub(super) struct FakeSite {
     pub(super) mode: Option<u32>,
     /// Length and hash of another file with the same name.
     pub(super) other: Option<(u64, FileHash)>,
-    /// Ranges that the site has in other files, once it has the head of a directory's stream.
-    pub(super) local: Vec<ByteRange>,
-    /// Snapshot of the directory's stream to which its ranges belong.
-    pub(super) arriving: Option<FileHash>,
     pub(super) program: Option<SiteProgram>,
     /// At a source: whether every hop of its program was connected.
     pub(super) connected: bool,
@@ -205,6 +201,30 @@ pub(super) struct FakeSite {
     pub(super) remembers_hash: bool,
 }
 
+/// A destination's directory.
+#[derive(Default)]
+pub(super) struct FakeDirectory {
+    /// Ranges in other files, which are found once the head of the stream is there.
+    pub(super) local: Vec<ByteRange>,
+    /// Snapshot to which the arrived ranges belong.
+    pub(super) arriving: Option<FileHash>,
+}
+
+impl FakeDirectory {
+    /// Adds the ranges in other files to `have` if it has the head.
+    fn find_local(&self, have: &mut Vec<ByteRange>, head_bytes: u64, length: u64) {
+        if self.arriving == Some(HASH) && ranges::missing(have, head_bytes).is_empty() {
+            *have = ranges::normal(&[&have[..], &self.local[..]].concat(), length);
+        }
+    }
+}
+
+/// The ranges that a site lacks up to the end of an attempt's work.
+fn gaps(have: &[ByteRange], work: &[ByteRange], length: u64) -> Vec<ByteRange> {
+    let end = work.last().map_or(length, |last| last.end);
+    ranges::missing(&ranges::normal(have, end), end)
+}
+
 pub(super) struct World {
     pub(super) coordinator: Coordinator<PlannerFn>,
     pub(super) now: Instant,
@@ -213,6 +233,8 @@ pub(super) struct World {
     /// Sites to which no other site can connect.
     pub(super) walled: BTreeSet<SiteId>,
     pub(super) length: u64,
+    /// Of destinations of a directory: their state.
+    pub(super) directories: BTreeMap<SiteId, FakeDirectory>,
     /// Of a directory: bytes of its stream's head.
     pub(super) head_bytes: Option<u64>,
     pub(super) events: Vec<Event>,
@@ -238,6 +260,7 @@ impl World {
             dead_links: BTreeSet::new(),
             walled: BTreeSet::new(),
             length: LENGTH,
+            directories: BTreeMap::new(),
             head_bytes: None,
             events: vec![],
             store: BTreeMap::new(),
@@ -323,42 +346,39 @@ impl World {
         self.drain();
     }
 
+    fn inventory(&mut self, site: SiteId, run: Run, is_source: bool) -> Report {
+        let (length, head_bytes) = (self.length, self.head_bytes);
+        let directory = self.directories.entry(site).or_default();
+        let s = &mut self.sites[site.index()];
+        if is_source {
+            let (length, hash) = (Some(length), s.remembers_hash.then_some(HASH));
+            let (have, attributes, arriving) = (vec![], Some(ATTRIBUTES), None);
+            return Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes };
+        }
+        if let Some(head_bytes) = head_bytes {
+            directory.find_local(&mut s.have, head_bytes, length);
+        }
+        Report::Inventory {
+            run,
+            length: s.finished.then_some(length).or(s.other.map(|(length, _)| length)),
+            have: s.have.clone(),
+            hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
+            attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
+            arriving: directory.arriving,
+            head_bytes: None,
+        }
+    }
+
     pub(super) fn obey(&mut self, site: SiteId, command: Command) {
         let text = serde_json::to_string(&command).expect("a command is JSON");
         let command: Command = serde_json::from_str(&text).expect("we wrote it");
-        let (length, head_bytes) = (self.length, self.head_bytes);
+        let length = self.length;
         let s = &mut self.sites[site.index()];
         if s.deaf {
             return;
         }
-        if let (Command::Inquire { is_source: false, .. }, Some(head)) = (&command, head_bytes)
-            && s.arriving == Some(HASH)
-            && ranges::missing(&s.have, head).is_empty()
-        {
-            s.have = ranges::normal(&[&s.have[..], &s.local[..]].concat(), length);
-        }
         let answer = match command {
-            Command::Inquire { run, is_source: true, .. } => {
-                let hash = s.remembers_hash.then_some(HASH);
-                Report::Inventory {
-                    run,
-                    length: Some(length),
-                    have: vec![],
-                    hash,
-                    attributes: Some(ATTRIBUTES),
-                    arriving: None,
-                    head_bytes,
-                }
-            }
-            Command::Inquire { run, .. } => Report::Inventory {
-                run,
-                length: s.finished.then_some(length).or(s.other.map(|(length, _)| length)),
-                have: s.have.clone(),
-                hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
-                attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
-                arriving: s.arriving,
-                head_bytes: None,
-            },
+            Command::Inquire { run, is_source, .. } => self.inventory(site, run, is_source),
             Command::Install { program }
                 if s.is_busy
                     || s.has_one_place
@@ -390,8 +410,10 @@ impl World {
             }
             Command::Install { program } => {
                 let run = program.run;
-                if program.snapshot.is_some() && s.arriving != program.snapshot {
-                    (s.have, s.arriving) = (vec![], program.snapshot);
+                let directory = self.directories.entry(site).or_default();
+                if program.snapshot.is_some() && directory.arriving != program.snapshot {
+                    directory.arriving = program.snapshot;
+                    s.have.clear();
                 }
                 s.program = Some(*program);
                 (s.connected, s.sink_told, s.source_told, s.corrupt_told, s.hop_told) =
@@ -533,8 +555,7 @@ impl World {
             let work = &program.groups[0].work;
             let mut budget = STEP / slowest;
             s.verified += budget;
-            let end_bytes = work.last().map_or(length, |last| last.end);
-            for gap in ranges::missing(&ranges::normal(&s.have, end_bytes), end_bytes) {
+            for gap in gaps(&s.have, work, length) {
                 let end = gap.end.min(gap.start + budget);
                 budget -= end - gap.start;
                 if spoilt {

@@ -82,7 +82,7 @@ impl Transfer {
             return;
         }
         if site == self.request.source {
-            self.hashing = None;
+            self.hash_question.pending = None;
         }
         let again = matches!(&self.phase, Phase::Inquiring { waiting, .. } if waiting.contains(&site));
         if again {
@@ -109,7 +109,7 @@ impl Transfer {
             d.finishing = None;
         }
         if site == self.request.source {
-            self.hashing = None;
+            self.hash_question.pending = None;
         }
         if let Phase::Inquiring { waiting, .. } = &mut self.phase {
             waiting.remove(&site);
@@ -142,7 +142,7 @@ impl Transfer {
             Report::Inventory { length, have, hash, attributes, arriving, head_bytes, .. } => {
                 if site == self.request.source {
                     self.attributes = attributes;
-                    self.head_bytes = head_bytes.filter(|_| self.request.is_directory());
+                    self.head.bytes = head_bytes.filter(|_| self.request.is_directory());
                 }
                 let have = InventoryRanges { have, arriving };
                 self.handle_inventory(cx, site, run, (length, hash, attributes), have)
@@ -175,9 +175,9 @@ impl Transfer {
                 }
             }
             Report::Hashed { hash, .. } => {
-                if site == self.request.source && self.hashing.is_some_and(|p| p.run == run) {
-                    self.hashing = None;
-                    self.hash_strikes = 0;
+                if site == self.request.source && self.hash_question.pending.is_some_and(|p| p.run == run) {
+                    self.hash_question.pending = None;
+                    self.hash_question.strikes = 0;
                     self.learn_hash(cx, hash);
                 }
             }
@@ -318,7 +318,7 @@ impl Transfer {
             d.leftover.get_or_insert(!have.is_empty());
             // The source's length may not be known yet; the ranges are truncated when it is.
             d.set_have(&have, self.length.unwrap_or(u64::MAX), cx.config.ranges_max);
-            d.arriving = arriving;
+            self.head.arriving.extend(arriving.map(|snapshot| (site, snapshot)));
             let mode = attributes.map(|found| found.mode);
             d.found = length.zip(hash).map(|(length, hash)| FinishedFile { length, hash, mode });
         }
@@ -529,7 +529,7 @@ impl Transfer {
     ) {
         let inquired = matches!(&self.phase, Phase::Inquiring { run: r, .. } if *r == run);
         let installed = self.running().is_some_and(|r| r.run == run && r.participants.contains(&site));
-        let hashing = site == self.request.source && self.hashing.is_some_and(|p| p.run == run);
+        let hashing = site == self.request.source && self.hash_question.pending.is_some_and(|p| p.run == run);
         let is_target = self.destinations.iter().any(|d| d.site == site && d.open());
         let finishing =
             self.destinations.iter().any(|d| d.site == site && d.finishing.is_some_and(|p| p.run == run));

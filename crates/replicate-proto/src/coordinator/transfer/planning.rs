@@ -147,7 +147,7 @@ impl Transfer {
         }
         let Some(length) = self.length else { return };
         let (mut others, hash) = (Vec::new(), self.hash);
-        self.head_first = false;
+        self.head.goes_first = false;
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
             // The found file was reported before the length was known. A different file is dropped
             // here, not after the inquiry. Otherwise every later inquiry would find a file again
@@ -157,14 +157,14 @@ impl Transfer {
             };
             let has_other = d.found.take_if(is_other).is_some();
             // Data of another snapshot is of no use here, and the site drops it.
-            if self.request.is_directory() && d.arriving != hash {
+            if self.request.is_directory() && self.head.arriving.get(&d.site).copied() != hash {
                 d.have.clear();
             }
             d.have = ranges::normal(&d.have, length);
             if has_other {
                 others.push(d.site);
                 // With the head it learns which bytes it has in other files.
-                self.head_first |= self.head_bytes.is_some_and(|head| !d.missing(head).is_empty());
+                self.head.goes_first |= self.head.bytes.is_some_and(|head| !d.missing(head).is_empty());
             }
             d.shown_bytes = ranges::bytes(&d.have);
         }

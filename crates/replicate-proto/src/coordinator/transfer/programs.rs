@@ -63,7 +63,6 @@ impl Transfer {
         }
         let attempt = Box::new(RunningAttempt {
             run,
-            end_bytes,
             expected: plan.destinations.iter().map(|site| (*site, plan.rate)).collect(),
             plan,
             ceiling,
@@ -128,8 +127,8 @@ impl Transfer {
     }
 
     /// Bytes of the file up to which the next attempt sends.
-    fn end_bytes(&self, length: u64) -> u64 {
-        self.head_bytes.filter(|_| self.head_first).map_or(length, |head| head.min(length))
+    pub(super) fn end_bytes(&self, length: u64) -> u64 {
+        self.head.bytes.filter(|_| self.head.goes_first).map_or(length, |head| head.min(length))
     }
 
     pub(super) fn hop(&self, link: LinkId) -> &HopSettings {

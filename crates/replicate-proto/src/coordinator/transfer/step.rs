@@ -45,10 +45,10 @@ impl Transfer {
                 self.decide_all(cx, &Verdict::Failed { reason });
             }
         }
-        if self.hashing.is_some_and(|p| now >= p.deadline) {
-            self.hashing = None;
-            self.hash_strikes += 1;
-            if self.hash_strikes >= STRIKES_MAX {
+        if self.hash_question.pending.is_some_and(|p| now >= p.deadline) {
+            self.hash_question.pending = None;
+            self.hash_question.strikes += 1;
+            if self.hash_question.strikes >= STRIKES_MAX {
                 let reason =
                     format!("the source {} did not say the file's hash", cx.name(self.request.source));
                 self.decide_all(cx, &Verdict::Failed { reason });
@@ -157,8 +157,8 @@ impl Transfer {
         let wanted = self.destinations.iter().any(|d| {
             d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
         });
-        if wanted && self.hashing.is_none() && cx.up(self.request.source) {
-            self.hashing = Some(PendingQuestion {
+        if wanted && self.hash_question.pending.is_none() && cx.up(self.request.source) {
+            self.hash_question.pending = Some(PendingQuestion {
                 run,
                 deadline: cx.now + cx.config.finish_timeout + cx.work_time(length),
             });
@@ -295,9 +295,10 @@ impl Transfer {
             return false;
         }
         let missing: Vec<_> = self.destinations.iter().filter(unfinished).map(|d| cx.name(d.site)).collect();
-        let has_head = |d: &Target| r.end_bytes < length.unwrap_or(0) && d.missing(r.end_bytes).is_empty();
+        let end_bytes = self.end_bytes(length.unwrap_or(0));
+        let has_head = |d: &Target| end_bytes < length.unwrap_or(0) && d.missing(end_bytes).is_empty();
         if self.destinations.iter().filter(unfinished).all(has_head) {
-            // A site that loses its head each time comes to the limit of attempts without progress.
+            // A site that loses each head reaches the limit of attempts without progress.
             self.idle_attempts += u32::from(!missing.is_empty());
             self.remove_attempt(cx);
             self.phase = Phase::Idle;
@@ -403,7 +404,7 @@ impl Transfer {
         } else {
             Outcome::SomeFailed
         };
-        self.hashing = None;
+        self.hash_question.pending = None;
         self.phase = Phase::Over;
         self.outcome = Some(outcome);
         for site in self.informed.clone() {

@@ -259,7 +259,7 @@ fn version_1_fills_a_link_despite_losses() {
 }
 
 #[test]
-fn version_1_keeps_the_queue_short_and_probes_min_rtt() {
+fn version_1_keeps_queue_short_and_probes_min_rtt() {
     let mut path = Path::new(&with_first_version(), 20, 40, 8.0, 0);
     path.ends[0].write(1 << 40);
     let (mut quiet, mut most) = (vec![], 0);
