@@ -7,7 +7,7 @@ use anabranch_graph::Topology;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
-use anabranch_pieces::name::{directory, normal_entry};
+use anabranch_pieces::name::{directory, normal, normal_entry};
 use anabranch_replicate::Client;
 use anabranch_replicate::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest,
@@ -266,7 +266,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     if directory(&args.file).is_some() && directory(&path).is_none() {
         path.push('/');
     }
-    normal_entry(&path).context("--as")?;
+    if directory(&args.file).is_some() { normal_entry(&path) } else { normal(&path) }.context("--as")?;
     let to = args.to.iter().map(|s| anyhow::Ok(DestinationRequest { site: name(s)?, path: path.clone() }));
     let mut request = SubmitRequest::new(name(&args.from)?, &args.file, to.collect::<Result<Vec<_>, _>>()?);
     request.avoid_sites = args.avoid_sites.iter().map(|s| name(s)).collect::<Result<_, _>>()?;

@@ -670,7 +670,7 @@ fn bad_requests_are_refused_with_one_line() {
     refused(TransferRequest { source_path: "a\u{1b}[2J".into(), ..request(0, &[3]) }, "control character");
     let to = |path: &str| vec![Destination { site: SiteId(3), path: path.into() }];
     for (path, said) in
-        [("sub/", "a folder's name"), (".anabranch-1.partial", "kept for files"), (".", "no file")]
+        [("sub/", "end with a slash"), (".anabranch-1.partial", "kept for files"), (".", "no file")]
     {
         refused(TransferRequest { destinations: to(path), ..request(0, &[3]) }, said);
     }

@@ -86,14 +86,9 @@ fn site_that_loses_every_head_is_given_up() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3]);
     w.sites[3].other = Some((500, FileHash([9; 32])));
-    w.directories.entry(SiteId(3)).or_default().local = vec![range(400_000, LENGTH)];
+    w.directories.entry(SiteId(3)).or_default().loses_heads = true;
     let id = w.submit(request);
-    while w.outcome(id).is_none() {
-        w.tick();
-        if w.sites[3].program.is_none() {
-            w.sites[3].have.clear();
-        }
-    }
+    w.run_to_end(id);
     let status = w.coordinator.status(id).expect("it is remembered");
     assert_eq!(status.outcome, Some(Outcome::Failed));
     assert!(status.attempts < 40, "{} attempts", status.attempts);

@@ -208,12 +208,15 @@ pub(super) struct FakeDirectory {
     pub(super) local: Vec<ByteRange>,
     /// Snapshot to which the arrived ranges belong.
     pub(super) arriving: Option<FileHash>,
+    /// The site loses each head that it gets.
+    pub(super) loses_heads: bool,
 }
 
 impl FakeDirectory {
     /// Adds the ranges in other files to `have` if it has the head.
     fn find_local(&self, have: &mut Vec<ByteRange>, head_bytes: u64, length: u64) {
-        if self.arriving == Some(HASH) && ranges::missing(have, head_bytes).is_empty() {
+        let of_head = ranges::normal(have, head_bytes);
+        if self.arriving == Some(HASH) && ranges::missing(&of_head, head_bytes).is_empty() {
             *have = ranges::normal(&[&have[..], &self.local[..]].concat(), length);
         }
     }
@@ -364,7 +367,7 @@ impl World {
             have: s.have.clone(),
             hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
             attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
-            arriving: directory.arriving,
+            arriving: directory.arriving.filter(|_| !directory.loses_heads),
             head_bytes: None,
         }
     }
