@@ -113,7 +113,7 @@ impl TryFrom<String> for Scheme {
 }
 
 impl Spray {
-    /// Returns true for [`Scheme::Agent`], the scheme of real hosts.
+    /// Returns true for `Scheme::Agent`, the scheme of real hosts.
     pub fn is_agent(&self) -> bool {
         self.scheme == Scheme::Agent
     }

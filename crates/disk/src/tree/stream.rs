@@ -1,6 +1,6 @@
 //! A directory as one byte stream: its manifest, then the contents of its files.
 //!
-//! The stream begins with the *head*: [`MAGIC`], the length of the head, and the nodes of the
+//! The stream begins with the *head*: a magic number, the length of the head, and the nodes of the
 //! manifest, each behind its length, the snapshot last. The contents follow in the order of the
 //! manifest, without gaps; further names of a file have none. So the snapshot determines every byte
 //! of the stream, and its id stands for them.

@@ -55,7 +55,7 @@ pub struct Unpacked {
     pub bytes: u64,
     /// Number of entries that were left because another program changed them.
     pub conflicts: u64,
-    /// Paths of the first [`CONFLICTS_MAX`] of them.
+    /// Paths of the first 100 of them.
     pub conflict_paths: Vec<String>,
 }
 
