@@ -118,7 +118,7 @@ fn scenarios_document_names_each_key() {
 fn reference_lists_types_defaults_and_meanings_of_keys() {
     let page = settings::scenario().text;
     for row in [
-        "| `rate` | as `20 Mbit/s` | `1 Gbit/s` | Rate of links without their own. |",
+        "| `rate` | as `20 Mbit/s` | `1 Gbit/s` | Rate of links for which the topology gives no rate. |",
         "| `topology` | text | *required* |",
         "| `rto_min` | as `5 ms` | `200 ms` |",
         "| `symbol` | as `64 KiB` | `64 KiB` | Bytes of a packet between sites. |",

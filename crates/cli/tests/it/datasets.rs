@@ -180,12 +180,12 @@ fn interrupted_directory_arrives_as_it_is_later() {
         std::fs::create_dir_all(net.path(site, "data")).expect("the folder is ours");
     }
     for number in 0..60 {
-        net.put("nyc", &format!("data/{number}"), number, 100_000);
+        net.put("nyc", &format!("data/{number}"), number, 300_000);
     }
-    net.put("sin", "data/0", 0, 100_000);
+    net.put("sin", "data/0", 0, 300_000);
     net.start_all();
     let running = net.send(&["data/", "--from", "nyc", "--to", "sin"]);
-    running.verified(2_000_000);
+    running.verified(1_000_000);
     running.interrupt();
     running.finish();
     net.put("nyc", "data/0", 100, 100_000);

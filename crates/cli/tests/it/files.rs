@@ -128,7 +128,7 @@ fn non_file_is_refused_and_the_next_file_sent() {
     std::fs::create_dir(local.path("s/folder")).expect("the folder is ours");
     std::fs::write(local.path("s/file"), "hello").expect("the folder is ours");
     expect_refused(&local, &["pipe"], &["s/pipe", "not a plain file"]);
-    expect_refused(&local, &["folder"], &["s/folder", "one by one"]);
+    expect_refused(&local, &["folder"], &["folder", "write `folder/`"]);
     expect_wrong(&local, &["."], &["no file"]);
     std::fs::create_dir(local.path("d/file")).expect("the folder is ours");
     expect_refused(&local, &["file"], &["d/file", "a folder has this name"]);
