@@ -28,10 +28,11 @@ const SILENCE_PACKETS: u64 = 64;
 /// Factor by which a deadline grows while other data of the server arrives, because each packet of
 /// this pull may have been lost on a lossy path.
 const UNHEARD_MAX: u64 = 4;
-/// Factor by which the wait for an answer grows that no other server can give. On a path that loses
-/// 30 % of the packets, TCP needs more than 5 s for one of ten answers and more than 20 s for one
-/// of some hundred.
+/// Factor by which the wait for an answer grows that no other server can give, and the maximum of
+/// the longer wait. On a path that loses 30 % of the packets, TCP needs more than 5 s for one of
+/// ten answers and more than 20 s for one of some hundred.
 const LAST_SERVER: u64 = 4;
+const LAST_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Maximum wait for the first packet of a pull before shorter packets are requested. The wait is at
 /// least `FIRST_RTTS` round trips.
 const FIRST_MAX: Duration = Duration::from_secs(2);
@@ -95,8 +96,8 @@ impl<S: Symbol> Client<S> {
 
     /// Silence after which the last server that can answer is left.
     pub(crate) fn last_silence(&self, server: ServerId) -> Duration {
-        let longer = || (self.silence(server) * LAST_SERVER).min(SILENCE_MAX);
-        self.config.give_up.unwrap_or_else(longer)
+        let silence = self.silence(server);
+        self.config.give_up.unwrap_or((silence * LAST_SERVER).min(LAST_SILENCE_MAX).max(silence))
     }
 
     /// Time at which a server's answer to a request of `asked_at` is late, if no further data

@@ -21,6 +21,7 @@ use axum::http::{HeaderMap, StatusCode};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -50,10 +51,17 @@ pub struct TestNetwork {
     pub operator: ControllerClient,
 }
 
-/// A port that was just free, on an address that only this test uses.
+/// A free port below Linux's ephemeral range, so that no outgoing connection takes the port before
+/// it is bound.
 fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
-    listener.local_addr().expect("bound").port()
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id() * 37 + TAKEN.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (number % 12_000) as u16;
+        if std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 fn description() -> Description {
