@@ -114,6 +114,11 @@ impl ServerPath {
         *last
     }
 
+    /// Arrival of the last control message from the server.
+    pub fn last_control_down(&self) -> Instant {
+        self.last[0]
+    }
+
     /// Arrival times of a datagram of `bytes` bytes sent at `now`: none, one or two.
     pub fn datagram(
         &mut self,

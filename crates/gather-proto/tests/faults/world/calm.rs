@@ -71,8 +71,9 @@ impl World {
         world
     }
 
-    /// Freezes the server permanently at `at`. Returns the time from the freeze until the client
-    /// fails.
+    /// Freezes the server permanently at `at`. Returns the time until the client fails, from the
+    /// freeze or from the arrival of the last control message: TCP delivers earlier ones after the
+    /// freeze.
     pub fn fail_by_freezing(mut self, at: Duration) -> Duration {
         let at = Instant::ZERO + at;
         self.is_healed = false;
@@ -81,6 +82,6 @@ impl World {
             self.step();
         }
         assert!(!self.disk.has_all(), "it fails");
-        self.schedule.now().saturating_since(at)
+        self.schedule.now().saturating_since(at.max(self.ways[0].last_control_down()))
     }
 }
