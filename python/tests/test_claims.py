@@ -360,9 +360,7 @@ def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.
     assert "goodput-dark.png" in capsys.readouterr().out
 
 
-def test_figures_are_redrawn_from_their_stored_points(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_redrawn_from_their_stored_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """#17: a change of style needed an hour of runs, because rows of figures were not kept."""
     claim = write(tmp_path)
     arguments = ["figures", "small", "--experiments", str(claim.parent), "--quiet"]

@@ -94,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
             verb.add_argument("--known", action="store_true", help=known)
             record = "write ours into expected.csv (with --full) or sample.csv, and their hashes"
             verb.add_argument("--record", action="store_true", help=record)
-            verb.add_argument("--accept", action="store_true", help="with --record: keep edits of all records of the claim")
+            verb.add_argument(
+                "--accept", action="store_true", help="with --record: keep edits of all records of the claim"
+            )
         else:
             verb.add_argument("--out", metavar="DIR", help="where files go")
         if name == "figures":
