@@ -13,7 +13,9 @@ pub mod secrets;
 
 use anabranch_pieces::name::{self, NameError};
 use anabranch_units::text::printable;
-use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{
+    Access, AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxAttributes, StatxFlags,
+};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -180,6 +182,33 @@ fn errno(error: &io::Error) -> Option<Errno> {
 /// this machine: once other files are closed it can. `io::ErrorKind` has no name for it.
 pub fn lacks_descriptors(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Name of a working file of `name`, in the same folder.
+pub(crate) fn working_name(name: &[u8], ending: &str) -> String {
+    let hash = &blake3::hash(name).to_hex()[..32];
+    format!("{}{hash}.{ending}", name::RESERVED)
+}
+
+/// Removes a file; a missing one is no error.
+pub(crate) fn remove(folder: &OwnedFd, name: impl rustix::path::Arg) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Renames a file in its folder to a name that is free; `EXIST` if the name is taken.
+pub(crate) fn rename_new(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
+        // Unknown to the file system or the kernel.
+        Err(Errno::INVAL | Errno::NOSYS) => match rustix::fs::statat(folder, to, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => rustix::fs::renameat(folder, from, folder, to),
+            Err(errno) => Err(errno),
+        },
+        other => other,
+    }
 }
 
 impl Folder {
@@ -513,8 +542,7 @@ impl Place {
 
     /// Name of a working file beside it, with an ending that no partial file has.
     pub fn working_name(&self, ending: &str) -> String {
-        let hash = &blake3::hash(self.name.as_bytes()).to_hex()[..32];
-        format!("{}{hash}.{ending}", name::RESERVED)
+        working_name(self.name.as_bytes(), ending)
     }
 
     /// Path at the time of the lookup, for messages.

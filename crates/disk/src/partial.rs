@@ -28,14 +28,12 @@ pub mod whole;
 pub use header::Header;
 pub(crate) use header::named_working;
 
-use crate::folder::{Place, at, shown};
+use crate::folder::{Place, at, remove, rename_new, shown};
 use anabranch_pieces::{Attributes, ByteRange, FileHash, RangeSet};
 use anabranch_pieces::{FileHasher, Piece, PieceHasher};
 use anabranch_units::ByteCount;
 use header::Working;
-use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Timespec, Timestamps,
-};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -178,10 +176,7 @@ fn is_named(place: &Place, name: &str, file: &File) -> io::Result<bool> {
 }
 
 fn unlink(place: &Place, name: &str) -> io::Result<()> {
-    match rustix::fs::unlinkat(place.folder(), name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
+    Ok(remove(place.folder(), name)?)
 }
 
 /// Opens the journal and locks it; `None` if it is not there and is not to be made.
@@ -548,17 +543,7 @@ impl PartialFile {
         if replace {
             return rustix::fs::renameat(folder, data, folder, name);
         }
-        match rustix::fs::renameat_with(folder, data, folder, name, RenameFlags::NOREPLACE) {
-            // Unknown to the file system or the kernel.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(_) => Err(Errno::EXIST),
-                    Err(Errno::NOENT) => rustix::fs::renameat(folder, data, folder, name),
-                    Err(errno) => Err(errno),
-                }
-            }
-            other => other,
-        }
+        rename_new(folder, OsStr::new(data), name)
     }
 
     /// Removes the working files; the journal last, because it holds the lock.
@@ -577,12 +562,14 @@ impl PartialFile {
 fn set_attributes(file: &File, attributes: Option<Attributes>) -> Result<(), Errno> {
     let Some(Attributes { mode, modified_ns }) = attributes else { return Ok(()) };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode & MODE_BITS))?;
-    let modified = Timespec {
-        tv_sec: modified_ns.div_euclid(1_000_000_000),
-        tv_nsec: modified_ns.rem_euclid(1_000_000_000),
-    };
+    let (seconds, nanos) = (modified_ns.div_euclid(1_000_000_000), modified_ns.rem_euclid(1_000_000_000));
+    rustix::fs::futimens(file, &modified_at(seconds, nanos))
+}
+
+/// The time of the last modification, without a change of the last access.
+pub(crate) fn modified_at(seconds: i64, nanos: i64) -> Timestamps {
     let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-    rustix::fs::futimens(file, &Timestamps { last_access: untouched, last_modification: modified })
+    Timestamps { last_access: untouched, last_modification: Timespec { tv_sec: seconds, tv_nsec: nanos } }
 }
 
 /// Syncs the names in a location's folder.

@@ -1,7 +1,7 @@
 //! The header of a journal, and the names of working files.
 
 use super::ENTRY_BYTES;
-use anabranch_pieces::name::RESERVED;
+use crate::folder::working_name;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -61,13 +61,12 @@ pub(super) struct Working {
 
 impl Working {
     pub(super) fn of(name: &[u8]) -> Self {
-        let hash = &blake3::hash(name).to_hex()[..32];
-        let with = |suffix: &str| format!("{RESERVED}{hash}.{suffix}");
+        let with = |ending| working_name(name, ending);
         Self { data: with("partial"), journal: with("journal"), named: with("named") }
     }
 }
 
 /// Working name of a file that is written whole before it gets its name.
 pub(crate) fn named_working(name: &[u8]) -> OsString {
-    Working::of(name).named.into()
+    working_name(name, "named").into()
 }

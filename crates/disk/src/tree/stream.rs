@@ -9,21 +9,22 @@
 //! [`TreeStream`] first.
 
 use super::index::Index;
-use super::manifest::{Counts, read};
+use super::manifest::read;
 use super::{Problem, Tree, shown_below};
-use crate::folder::{Folder, Links, at};
+use crate::folder::{Folder, Links, at, remove};
 use anabranch_pieces::{ByteRange, FileHash};
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{
-    Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, compare_paths, hash,
+    Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, Store, compare_paths, hash,
 };
 use anabranch_units::ByteCount;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -92,12 +93,13 @@ pub(super) struct FileSpan {
 
 /// The manifest of a directory, and the place of each file's content in the stream.
 ///
-/// Cost: memory for the nodes, and 80 bytes and the path for each file.
+/// Cost: memory for the head, and some 100 bytes and the path for each entry.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     id: NodeHash,
-    nodes: BTreeMap<NodeHash, Vec<u8>>,
-    head_bytes: u64,
+    head: Vec<u8>,
+    /// Bytes of each node in the head.
+    nodes: BTreeMap<NodeHash, Range<usize>>,
     length_bytes: u64,
     /// Paths of the files, end to end.
     paths: Vec<u8>,
@@ -116,28 +118,72 @@ const ENTRY_BYTES: u64 = 96;
 /// Bytes of memory counted for a node beside its bytes.
 const NODE_BYTES: u64 = 96;
 
+/// The nodes of a head.
+struct Nodes<'h> {
+    head: &'h [u8],
+    nodes: &'h BTreeMap<NodeHash, Range<usize>>,
+}
+
+impl Store for Nodes<'_> {
+    fn node(&mut self, hash: &NodeHash) -> Option<Vec<u8>> {
+        Some(self.head[self.nodes.get(hash)?.clone()].to_vec())
+    }
+}
+
+/// The head with these nodes. `id` is the hash of the snapshot among them.
+fn encode(id: NodeHash, nodes: &BTreeMap<NodeHash, Vec<u8>>) -> Vec<u8> {
+    let node_bytes = |node: &Vec<u8>| NODE_BEGIN_BYTES + node.len();
+    let bytes = BEGIN_BYTES + nodes.values().map(node_bytes).sum::<usize>();
+    let mut head = Vec::with_capacity(bytes);
+    head.extend_from_slice(&MAGIC);
+    head.extend_from_slice(&(bytes as u64).to_le_bytes());
+    let others = nodes.iter().filter(|(hash, _)| **hash != id).map(|(_, node)| node);
+    for node in others.chain(nodes.get(&id)) {
+        let length = u32::try_from(node.len()).expect("a node is below 4 GiB");
+        head.extend_from_slice(&length.to_le_bytes());
+        head.extend_from_slice(node);
+    }
+    head
+}
+
 impl Manifest {
-    /// The manifest of these nodes. `id` is the hash of the snapshot among them.
+    /// Reads a head. The manifest takes at most `limit` bytes.
     ///
     /// Errors: [`HeadError`].
-    fn new(id: NodeHash, nodes: BTreeMap<NodeHash, Vec<u8>>, limit: u64) -> Result<Self, HeadError> {
-        let node_bytes = |node: &Vec<u8>| (NODE_BEGIN_BYTES + node.len()) as u64;
-        let head_bytes = BEGIN_BYTES as u64 + nodes.values().map(node_bytes).sum::<u64>();
-        if head_bytes > HEAD_BYTES_MAX {
-            return Err(HeadError::Length { bytes: head_bytes });
+    pub fn decode(head: Vec<u8>, limit: u64) -> Result<Self, HeadError> {
+        let told = stated_bytes(&head).ok_or(HeadError::Format)?;
+        let wrong = HeadError::Length { bytes: told };
+        if told != head.len() as u64 || told > HEAD_BYTES_MAX {
+            return Err(wrong);
         }
+        let (mut nodes, mut last) = (BTreeMap::new(), None);
+        let mut rest = &head[BEGIN_BYTES..];
+        while let Some((length, more)) = rest.split_first_chunk::<NODE_BEGIN_BYTES>() {
+            let length = u32::from_le_bytes(*length) as usize;
+            let Some((node, more)) = more.split_at_checked(length).filter(|_| length <= NODE_BYTES_MAX)
+            else {
+                return Err(wrong);
+            };
+            rest = more;
+            let end = head.len() - rest.len();
+            last = Some(hash(node));
+            if nodes.insert(hash(node), end - length..end).is_some() {
+                return Err(wrong);
+            }
+        }
+        let Some(id) = last.filter(|_| rest.is_empty()) else { return Err(wrong) };
         let mut manifest = Self {
             id,
-            nodes: BTreeMap::new(),
-            head_bytes,
-            length_bytes: head_bytes,
+            head: Vec::new(),
+            length_bytes: told,
             paths: Vec::new(),
             files: Vec::new(),
             aliases: BTreeMap::new(),
             links: BTreeMap::new(),
-            held_bytes: nodes.values().map(|node| node.len() as u64 + NODE_BYTES).sum(),
+            held_bytes: told + nodes.len() as u64 * NODE_BYTES,
+            nodes: BTreeMap::new(),
         };
-        let mut changes = Difference::new(&nodes, None, id);
+        let mut changes = Difference::new(Nodes { head: &head, nodes: &nodes }, None, id);
         while let Some(change) = changes.poll().map_err(HeadError::Node)? {
             if let Change::Added { path, entry } = change {
                 // Directories count as well: a few nodes can stand for any number of equal ones.
@@ -148,7 +194,7 @@ impl Manifest {
                 manifest.add(path, entry.kind)?;
             }
         }
-        manifest.nodes = nodes;
+        (manifest.head, manifest.nodes) = (head, nodes);
         Ok(manifest)
     }
 
@@ -185,57 +231,20 @@ impl Manifest {
     pub fn read_from(stream: &File, limit: u64) -> io::Result<Self> {
         let invalid = |error: HeadError| io::Error::new(io::ErrorKind::InvalidData, error);
         let Some(bytes) = head_bytes(stream)? else { return Err(invalid(HeadError::Format)) };
-        if bytes > HEAD_BYTES_MAX.min(limit) {
+        if bytes > HEAD_BYTES_MAX {
             return Err(invalid(HeadError::Length { bytes }));
+        }
+        if bytes > limit {
+            return Err(invalid(HeadError::Memory { limit }));
         }
         let mut head = vec![0; bytes as usize];
         stream.read_exact_at(&mut head, 0)?;
-        Self::decode(&head, limit).map_err(invalid)
-    }
-
-    /// Reads a head. The manifest takes at most `limit` bytes.
-    ///
-    /// Errors: [`HeadError`].
-    pub fn decode(head: &[u8], limit: u64) -> Result<Self, HeadError> {
-        let told = stated_bytes(head).ok_or(HeadError::Format)?;
-        let wrong = HeadError::Length { bytes: told };
-        if told != head.len() as u64 || told > HEAD_BYTES_MAX {
-            return Err(wrong);
-        }
-        let (mut nodes, mut last) = (BTreeMap::new(), None);
-        let mut rest = &head[BEGIN_BYTES..];
-        while let Some((length, more)) = rest.split_first_chunk::<NODE_BEGIN_BYTES>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            let Some((node, more)) = more.split_at_checked(length).filter(|_| length <= NODE_BYTES_MAX)
-            else {
-                return Err(wrong);
-            };
-            rest = more;
-            last = Some(hash(node));
-            nodes.insert(hash(node), node.to_vec());
-        }
-        match last {
-            Some(id) if rest.is_empty() => {
-                let manifest = Self::new(id, nodes, limit)?;
-                // A head with a node twice has another length than the one that is encoded.
-                if manifest.head_bytes == told { Ok(manifest) } else { Err(wrong) }
-            }
-            _ => Err(wrong),
-        }
+        Self::decode(head, limit).map_err(invalid)
     }
 
     /// The head of the stream.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut head = Vec::with_capacity(self.head_bytes as usize);
-        head.extend_from_slice(&MAGIC);
-        head.extend_from_slice(&self.head_bytes.to_le_bytes());
-        let others = self.nodes.iter().filter(|(hash, _)| **hash != self.id).map(|(_, node)| node);
-        for node in others.chain(self.nodes.get(&self.id)) {
-            let length = u32::try_from(node.len()).expect("a node is below 4 GiB");
-            head.extend_from_slice(&length.to_le_bytes());
-            head.extend_from_slice(node);
-        }
-        head
+    pub fn head(&self) -> &[u8] {
+        &self.head
     }
 
     /// Reads a manifest that [`Manifest::save`] wrote; `None` if there is none, or a damaged one,
@@ -267,16 +276,13 @@ impl Manifest {
     pub fn save(&self, folder: &OwnedFd, name: &str) -> io::Result<()> {
         let new = format!("{name}.new");
         let write = || {
-            match rustix::fs::unlinkat(folder, new.as_str(), AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(io::Error::from(errno)),
-            }
+            remove(folder, new.as_str())?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mode = Mode::RUSR | Mode::WUSR;
             let mut file: File = rustix::fs::openat(folder, new.as_str(), flags, mode)?.into();
-            file.write_all(&self.encode())?;
+            file.write_all(&self.head)?;
             file.sync_all()?;
-            Ok(rustix::fs::renameat(folder, new.as_str(), folder, name)?)
+            rustix::fs::renameat(folder, new.as_str(), folder, name).map_err(io::Error::from)
         };
         at(Path::new(name), write())
     }
@@ -293,7 +299,7 @@ impl Manifest {
 
     /// Bytes of the head.
     pub fn head_bytes(&self) -> u64 {
-        self.head_bytes
+        self.head.len() as u64
     }
 
     /// Bytes of the stream.
@@ -301,9 +307,9 @@ impl Manifest {
         self.length_bytes
     }
 
-    /// The nodes, for a [`Difference`].
-    pub(super) fn nodes(&self) -> &BTreeMap<NodeHash, Vec<u8>> {
-        &self.nodes
+    /// All entries, as a difference from nothing.
+    pub(super) fn entries(&self) -> Difference<impl Store + use<'_>> {
+        Difference::new(Nodes { head: &self.head, nodes: &self.nodes }, None, self.id)
     }
 
     pub(super) fn files(&self) -> &[FileSpan] {
@@ -367,11 +373,13 @@ pub fn head_bytes(stream: &File) -> io::Result<Option<u64>> {
     }
 }
 
-/// Decodes random bytes as a head, for fuzzing: a head that is read has these bytes or other ones
-/// of the same length. Returns true if it was read.
+/// Decodes random bytes as a head, for fuzzing: each file is found by its path. Returns true if the
+/// bytes are a head.
 pub fn exercise_head(bytes: &[u8]) -> bool {
-    let Ok(manifest) = Manifest::decode(bytes, 1 << 20) else { return false };
-    assert_eq!(manifest.encode().len(), bytes.len(), "a head holds each node once");
+    let Ok(manifest) = Manifest::decode(bytes.to_vec(), 1 << 20) else { return false };
+    for number in 0..manifest.files.len() {
+        assert_eq!(manifest.find(manifest.path(number)), Some(number), "paths are in order");
+    }
     true
 }
 
@@ -382,8 +390,6 @@ pub fn exercise_head(bytes: &[u8]) -> bool {
 pub struct TreeStream {
     folder: Folder,
     manifest: Manifest,
-    head: Vec<u8>,
-    counts: Counts,
 }
 
 impl TreeStream {
@@ -419,26 +425,17 @@ impl TreeStream {
             1 => first,
             entries => format!("{first}, and {} more entries", entries - 1),
         });
-        let manifest = Manifest::new(snapshot.id, nodes, limit).map_err(io::Error::other)?;
-        let head = manifest.encode();
+        let head = encode(snapshot.id, &nodes);
+        drop(nodes);
+        let manifest = Manifest::decode(head, limit).map_err(io::Error::other)?;
         let descriptor = tree.descriptor.try_clone()?;
         let folder = Folder::of_descriptor(descriptor, tree.path().to_owned(), Links::Refused);
-        Ok((Self { folder, manifest, head, counts: snapshot.counts }, problem))
+        Ok((Self { folder, manifest }, problem))
     }
 
     /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
-    }
-
-    /// Counts of the scan.
-    pub fn counts(&self) -> &Counts {
-        &self.counts
-    }
-
-    /// Path of the directory, for messages.
-    pub fn path(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Reads a range of the stream.
@@ -448,7 +445,7 @@ impl TreeStream {
     pub fn read(&self, range: ByteRange) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; range.len() as usize];
         let (mut filled, mut offset) = (0, range.start);
-        if let Some(head) = self.head.get(offset as usize..) {
+        if let Some(head) = self.manifest.head.get(offset as usize..) {
             filled = head.len().min(bytes.len());
             bytes[..filled].copy_from_slice(&head[..filled]);
             offset += filled as u64;
@@ -487,23 +484,32 @@ impl TreeStream {
         self.folder.file_at(path).map_err(|error| error.at(&self.folder.path().join(path)))
     }
 
-    /// The ranges of another directory's stream whose contents are in this directory, each with the
-    /// number of a file here that has it.
-    pub fn contents_of(&self, other: &Manifest) -> Vec<(ByteRange, usize)> {
+    /// The contents of another directory's stream that are in this directory.
+    pub fn contents_of(&self, other: &Manifest) -> Vec<LocalContent> {
         let of = |number: usize| (self.manifest.files[number].content, number);
         let here: BTreeMap<FileHash, usize> = (0..self.manifest.files.len()).map(of).collect();
-        let files = (0..other.files.len()).filter(|number| !other.files[*number].range.is_empty());
+        let files = other.files.iter().enumerate().filter(|(_, file)| !file.range.is_empty());
         files
-            .filter_map(|number| {
-                let file = &other.files[number];
+            .filter_map(|(number, file)| {
                 // The file of the same path needs no copy.
                 let same = self.manifest.find(other.path(number));
                 let same = same.filter(|same| self.manifest.files[*same].content == file.content);
                 let source = same.or_else(|| here.get(&file.content).copied())?;
-                Some((file.range, source))
+                Some(LocalContent { range: file.range, source, is_in_place: same.is_some() })
             })
             .collect()
     }
+}
+
+/// A content of a stream that a directory has already.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct LocalContent {
+    /// Its bytes in the stream.
+    pub range: ByteRange,
+    /// Number of the file that has it.
+    pub(super) source: usize,
+    /// Whether this file has the path that it has in the stream's manifest.
+    pub(super) is_in_place: bool,
 }
 
 #[cfg(test)]

@@ -10,19 +10,17 @@
 //! Leaves out: the stream itself ([`super::stream`]). Read [`Unpacker`] first.
 
 use super::index::{Index, Sent};
-use super::stream::{HeadError, Manifest, TreeStream};
+use super::stream::{HeadError, LocalContent, Manifest, TreeStream};
 use super::{Stat, kind_of, name_of, shown_below, stat_of};
-use crate::folder::{Folder, Links, OpenError, at, secrets};
-use crate::partial::named_working;
+use crate::folder::{Folder, Links, OpenError, at, remove, rename_new, secrets};
+use crate::partial::{modified_at, named_working};
 use anabranch_pieces::name::is_reserved;
 use anabranch_pieces::{self as pieces, ByteRange, FileHash};
-use anabranch_sets::{Attributes, Change, Difference, Entry, FileTime, Kind, LinkPath};
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags, Timespec, Timestamps,
-};
+use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timestamps};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -38,9 +36,9 @@ const HOLE_BYTES: usize = 4_096;
 /// Maximum number of names, of directories, and of bytes in a batch, which is synced as a whole.
 const BATCH_NAMES: usize = 4_096;
 const BATCH_DIRECTORIES: usize = 256;
+const BATCH_BYTES: u64 = 512 << 20;
 /// Maximum number of entries that wait for the record.
 const BATCH_SENT: usize = 50_000;
-const BATCH_BYTES: u64 = 512 << 20;
 /// Conflicts that are listed; further ones are counted.
 const CONFLICTS_MAX: usize = 100;
 /// Permissions of a directory while it is written.
@@ -139,15 +137,9 @@ impl Unpacker<'_> {
     /// this directory (`local`, from [`TreeStream::contents_of`]) are first copied to the stream.
     ///
     /// Errors: [`UnpackError`]. Entries before the error are complete.
-    pub fn run(
-        &self,
-        root: OwnedFd,
-        path: &Path,
-        local: &[(ByteRange, usize)],
-    ) -> Result<Unpacked, UnpackError> {
+    pub fn run(&self, root: OwnedFd, path: &Path, local: &[LocalContent]) -> Result<Unpacked, UnpackError> {
         self.copy_renamed(local)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let top = at(path, rustix::fs::openat(&root, ".", flags, Mode::empty()))?;
+        let top = at(path, root.try_clone())?;
         at(path, make_writable(&top, stat_of(&top).map(|found| Stat::of(&found))))?;
         let mut writing = Writing {
             from: self,
@@ -165,7 +157,7 @@ impl Unpacker<'_> {
             done: Unpacked::default(),
         };
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, HeadError::Node(error));
-        let mut changes = Difference::new(self.manifest.nodes(), None, self.manifest.id());
+        let mut changes = self.manifest.entries();
         let mut root_attributes = None;
         while let Some(change) = changes.poll().map_err(invalid)? {
             match change {
@@ -179,17 +171,10 @@ impl Unpacker<'_> {
     }
 
     /// Copies contents that the directory has under another name, before this name is written.
-    fn copy_renamed(&self, local: &[(ByteRange, usize)]) -> io::Result<()> {
+    fn copy_renamed(&self, local: &[LocalContent]) -> io::Result<()> {
         let Some(before) = self.before else { return Ok(()) };
         let mut buffer = vec![0; BUFFER_BYTES];
-        for (range, source) in local {
-            let is_same = |number: usize| self.manifest.path(number) == before.manifest().path(*source);
-            let number = self.manifest.files().partition_point(|file| file.range.start < range.start);
-            let number = (number..self.manifest.files().len())
-                .find(|number| self.manifest.files()[*number].range == *range);
-            if number.is_some_and(is_same) {
-                continue;
-            }
+        for LocalContent { range, source, .. } in local.iter().filter(|content| !content.is_in_place) {
             let file = before.open(*source)?;
             let mut offset = 0;
             while offset < range.len() {
@@ -209,9 +194,7 @@ impl Unpacker<'_> {
 }
 
 fn timestamps(modified: FileTime) -> Timestamps {
-    let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-    let modified = Timespec { tv_sec: modified.seconds(), tv_nsec: modified.nanos().into() };
-    Timestamps { last_access: untouched, last_modification: modified }
+    modified_at(modified.seconds(), modified.nanos().into())
 }
 
 fn look(directory: &OwnedFd, name: &OsStr) -> Result<Existing, Errno> {
@@ -219,13 +202,6 @@ fn look(directory: &OwnedFd, name: &OsStr) -> Result<Existing, Errno> {
     match rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS) {
         Ok(found) => Ok(Existing::Is(Stat::of(&found), kind_of(&found))),
         Err(Errno::NOENT) => Ok(Existing::Nothing),
-        Err(errno) => Err(errno),
-    }
-}
-
-fn remove(directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
@@ -326,7 +302,8 @@ impl Writing<'_> {
                 self.file(path, &directory, existing, (*attributes, *content))
             }
             Kind::SymbolicLink { modified, target } => {
-                if self.has_target(path, &directory, &existing, target.as_bytes())? {
+                let is_link = matches!(existing, Existing::Is(_, FileType::Symlink));
+                if is_link && self.target(path, &directory)?.as_bytes() == target.as_bytes() {
                     self.note_link(path, *modified, target.as_bytes())?;
                     let times = timestamps(*modified);
                     let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -366,17 +343,10 @@ impl Writing<'_> {
         }
     }
 
-    fn has_target(
-        &self,
-        path: &[u8],
-        directory: &OwnedFd,
-        existing: &Existing,
-        target: &[u8],
-    ) -> io::Result<bool> {
-        let Existing::Is(_, FileType::Symlink) = existing else { return Ok(false) };
+    /// Target of an existing symbolic link.
+    fn target(&self, path: &[u8], directory: &OwnedFd) -> io::Result<CString> {
         let name = OsStr::from_bytes(name_of(path));
-        let found = self.at(path, rustix::fs::readlinkat(directory, name, Vec::new()))?;
-        Ok(found.as_bytes() == target)
+        self.at(path, rustix::fs::readlinkat(directory, name, Vec::new()))
     }
 
     /// Whether an existing entry is a name of the file `target`.
@@ -441,8 +411,7 @@ impl Writing<'_> {
 
     /// Returns true if the symbolic link has the target that a transfer gave it, or is to give it.
     fn is_link_as_sent(&self, path: &[u8], directory: &OwnedFd) -> io::Result<bool> {
-        let name = OsStr::from_bytes(name_of(path));
-        let found = self.at(path, rustix::fs::readlinkat(directory, name, Vec::new()))?;
+        let found = self.target(path, directory)?;
         let mut manifests = self.from.broken_off.into_iter().chain([self.from.manifest]);
         let is_in_one = manifests.any(|manifest| manifest.target(path) == Some(found.as_bytes()));
         Ok(is_in_one
@@ -637,7 +606,7 @@ impl Writing<'_> {
     ) -> io::Result<()> {
         let name = OsStr::from_bytes(name_of(path));
         let renamed = match existing {
-            Existing::Nothing => put(directory, working, name),
+            Existing::Nothing => rename_new(directory, working, name),
             Existing::Is(..) if self.at(path, is_as_before(directory, name, existing))? => {
                 rustix::fs::renameat(directory, working, directory, name)
             }
@@ -717,18 +686,6 @@ impl Writing<'_> {
             return Err(UnpackError::Corrupt);
         }
         Ok(self.done)
-    }
-}
-
-/// Gives a working file a name that is free.
-fn put(directory: &OwnedFd, working: &OsStr, name: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(directory, working, directory, name, RenameFlags::NOREPLACE) {
-        // Unknown to the file system or the kernel.
-        Err(Errno::INVAL | Errno::NOSYS) => match look(directory, name)? {
-            Existing::Nothing => rustix::fs::renameat(directory, working, directory, name),
-            Existing::Is(..) => Err(Errno::EXIST),
-        },
-        other => other,
     }
 }
 

@@ -29,8 +29,8 @@ const SILENCE_PACKETS: u64 = 64;
 /// this pull may have been lost on a lossy path.
 const UNHEARD_MAX: u64 = 4;
 /// Factor by which the wait for an answer grows that no other server can give, and the maximum of
-/// the longer wait. On a path that loses 30 % of the packets, TCP needs more than 5 s for one of
-/// ten answers and more than 20 s for one of some hundred.
+/// the longer wait. Of 100 pulls over an emulated link with 30 % loss, 5 failed with a wait of 5 s,
+/// and none failed with four times as long.
 const LAST_SERVER: u64 = 4;
 const LAST_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Maximum wait for the first packet of a pull before shorter packets are requested. The wait is at

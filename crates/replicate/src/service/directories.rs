@@ -1,6 +1,7 @@
 //! Directories of a site: streams at a source, and at a destination what it has of a stream.
 //!
-//! A directory's index and the manifest of its last transfer lie beside it, under working names.
+//! Beside a directory lie its index, the record of transfers to it and, while it is written, the
+//! manifest, under working names.
 //! One scan runs at a time.
 //!
 //! Leaves out: the stream and the writing of a directory (`disk::tree`). Read [`Directories`]
@@ -11,7 +12,7 @@ use anabranch_disk::folder::{Folder, Name, at};
 use anabranch_disk::partial::{FinishError, PartialFile};
 use anabranch_disk::tree::Tree;
 use anabranch_disk::tree::index::Index;
-use anabranch_disk::tree::stream::{Manifest, TreeStream, head_bytes};
+use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream, head_bytes};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked, Unpacker};
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{Finish, Report, Run, SiteProgram, Submitter, TransferId};
@@ -27,12 +28,12 @@ const LOCAL_RANGES_MAX: usize = 32_768;
 const CONFLICTS_NAMED: usize = 3;
 
 /// Parts of a directory's stream that a destination already has.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sink {
     /// The directory when the transfer asked first; `None` if it did not exist.
     before: Option<Arc<TreeStream>>,
-    /// Contents of the stream that the directory has, each with a file that has it.
-    local: Vec<(ByteRange, usize)>,
+    /// Contents of the stream that the directory has.
+    local: Vec<LocalContent>,
 }
 
 /// Scanned directories of the transfers under way.
@@ -43,7 +44,7 @@ pub(super) struct Directories {
     scanning: Mutex<()>,
 }
 
-/// Adds a directory of `bytes` of memory, and drops the oldest ones above `limit`: they are scanned
+/// Adds a directory, and drops the oldest ones above `limit`: they are scanned
 /// again when they are needed.
 fn keep<T: Held>(
     kept: &Mutex<BTreeMap<(TransferId, Name), T>>,
@@ -77,24 +78,23 @@ impl Held for Arc<Sink> {
 }
 
 /// The ranges of a stream that arrived, and the ranges whose contents are in other files.
-fn with_local(arrived: &RangeSet, local: &[(ByteRange, usize)]) -> RangeSet {
-    let local = local.iter().map(|(range, _)| *range);
+fn with_local(arrived: &RangeSet, local: &[LocalContent]) -> RangeSet {
+    let local = local.iter().map(|content| content.range);
     RangeSet::from_ranges(arrived.ranges().iter().copied().chain(local))
 }
 
 /// The contents of the longest [`LOCAL_RANGES_MAX`] ranges.
-fn longest(local: Vec<(ByteRange, usize)>) -> Vec<(ByteRange, usize)> {
-    let mut ranges = RangeSet::from_ranges(local.iter().map(|(range, _)| *range)).ranges().to_vec();
+fn longest(local: Vec<LocalContent>) -> Vec<LocalContent> {
+    let mut ranges = RangeSet::from_ranges(local.iter().map(|content| content.range)).ranges().to_vec();
     if ranges.len() <= LOCAL_RANGES_MAX {
         return local;
     }
     ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.len()));
     ranges.truncate(LOCAL_RANGES_MAX);
-    let kept = RangeSet::from_ranges({
-        ranges.sort_unstable();
-        ranges
-    });
-    local.into_iter().filter(|(range, _)| kept.contains(*range)).collect()
+    // In order each range is added at the end.
+    ranges.sort_unstable();
+    let kept = RangeSet::from_ranges(ranges);
+    local.into_iter().filter(|content| kept.contains(content.range)).collect()
 }
 
 /// A source's answer about a directory.
@@ -296,7 +296,6 @@ impl Service {
         let Some(sink) = sink else { return Ok(missing(partial.have())) };
         let place = folder.place(&name, true)?;
         let sending = place.working_name("sending");
-        // Before the directory is opened to be written: it may have to be made.
         let root = folder.make_folder(&name)?;
         let tree = Tree::below(folder, Path::new(name.as_str()))?.root()?.expect("a directory has a root");
         let record = folder.beside(&name, "sent").and_then(|path| Index::open(&path, &tree));
