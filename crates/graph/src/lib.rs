@@ -13,6 +13,7 @@ pub mod file;
 mod flow;
 mod hosts;
 mod paths;
+pub mod picture;
 mod routes;
 #[cfg(test)]
 mod testing;

@@ -5,14 +5,17 @@
 //! [`Answer`] first.
 
 mod job;
+mod picture;
 
 use crate::exit::OrUsage as _;
 use anabranch_circuit_proto::job::Failures;
 use anabranch_circuit_proto::table::{self, Table};
 use anabranch_circuit_proto::{Kind, Plan, Timing, bound};
+use anabranch_graph::picture::Theme;
 use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, presets::NOTHING};
+use picture::Week;
 use serde::Serialize;
 use std::fs::File;
 use std::path::PathBuf;
@@ -50,6 +53,12 @@ pub struct Args {
     /// Show one line for each scheduler, and no days.
     #[arg(long)]
     compare: bool,
+    /// Draw the days by rack into this file, as SVG.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "job"])]
+    svg: Option<PathBuf>,
+    /// Draw on a dark background.
+    #[arg(long, requires = "svg")]
+    dark: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -79,6 +88,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let table = table::read(file).with_context(shown).or_usage()?;
     let kinds = if args.compare { Kind::ALL } else { std::slice::from_ref(&args.scheduler) };
     let answer = Answer::new(&table, &timing, kinds);
+    if let Some(path) = &args.svg {
+        let theme = if args.dark { Theme::Dark } else { Theme::Light };
+        let picture = picture::svg(&answer.week(&table.racks, timing.night), theme);
+        std::fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let shown = if args.json { serde_json::to_string(&answer)? } else { answer.text(args.compare) };
     outln!("{shown}");
     Ok(ExitCode::SUCCESS)
@@ -141,6 +155,15 @@ impl Answer {
             self.racks,
             ByteCount::new(self.bound_bytes)
         )
+    }
+
+    /// The days of the first plan, for the picture.
+    fn week<'a>(&'a self, racks: &'a [String], night: Duration) -> Week<'a> {
+        let plan = &self.plans[0];
+        let served = share(plan.served_bytes, plan.bound_bytes);
+        let title = format!("{}: {} days serve {served} of the bound", plan.scheduler, plan.days.len());
+        let days = plan.days.iter().map(|day| (Duration::from_ns(day.length_ns), &day.circuits[..]));
+        Week { title, racks, night, days: days.collect() }
     }
 
     fn comparison(&self) -> String {

@@ -2,7 +2,8 @@
 //!
 //! Leaves out: the origin of the numbers. Read [`throughput_svg`] first.
 
-use super::{Svg, Theme, text_width};
+use super::Theme;
+use anabranch_graph::picture::{Svg, axis, shortened, tick};
 use anabranch_units::{BitRate, Duration};
 
 /// The delivered rate of one scheme, over time.
@@ -105,33 +106,4 @@ fn summary(series: &ThroughputSeries) -> String {
         || "not whole".into(),
         |(rate, time)| format!("{:.2} Mbit/s, {:.1} s", rate.as_mbps_f64(), time.as_secs_f64()),
     )
-}
-
-fn shortened(text: &str, size: f64, width: f64) -> String {
-    let mut short = text.to_owned();
-    while text_width(&short, size) > width {
-        let keep = short.chars().count().saturating_sub(2);
-        short = short.chars().take(keep).collect::<String>() + "…";
-    }
-    short
-}
-
-/// A round step and end for an axis from 0 that contains `most`; with some space above if `air`.
-fn axis(most: f64, air: bool) -> (f64, f64) {
-    if most.is_nan() || most <= 0.0 {
-        return (1.0, 5.0);
-    }
-    let rough = most / 5.0;
-    let magnitude = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * magnitude).into_iter().find(|s| *s >= rough);
-    let step = step.unwrap_or(10.0 * magnitude);
-    let end = (most / step).ceil() * step;
-    (step, if air && end - most < step * 0.15 { end + step } else { end })
-}
-
-fn tick(value: f64, step: f64) -> String {
-    let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
-    // 2.5 needs one decimal more than its magnitude.
-    let exact = (step * 10f64.powi(decimals as i32)).fract() < 1e-9;
-    format!("{value:.*}", decimals + usize::from(!exact))
 }

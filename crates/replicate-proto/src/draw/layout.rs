@@ -5,11 +5,9 @@
 //! follow the number of hops (stress majorisation, Gansner and others 2004). All are deterministic.
 //! Leaves out: drawing. Read [`positions`] first.
 
+use anabranch_graph::picture::Point;
 use anabranch_graph::{GeoPoint, Topology};
 use anabranch_units::SiteId;
-
-/// A point in the picture, in pixels; y grows downwards.
-pub(super) type Point = (f64, f64);
 
 /// The rectangle for sites: left, top, right, bottom.
 pub(super) type Frame = (f64, f64, f64, f64);
