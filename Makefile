@@ -98,4 +98,7 @@ peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hou
 claims: build ## The long claims: every instance that the planner's claims speak of, schedules of kills, silent connections
 	cargo test --release --package anabranch-replicate-proto -- --ignored --nocapture
 	cargo test --release --package anabranch-cli --test it -- --ignored --nocapture --test-threads 1
+	for room in emu linux live; do \
+	  cargo test --release --package anabranch-$$room --test it -- --ignored --nocapture --test-threads 1; done
+	python3 experiments/codedbulk-throughput/run.py claim --binary $(ANABRANCH)
 	ANABRANCH_LONG=1 ANABRANCH_BIN=$(CURDIR)/$(ANABRANCH) python/test.sh

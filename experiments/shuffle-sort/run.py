@@ -125,6 +125,19 @@ def uplinks(hosts: int, mbps: float) -> str:
     return "".join(leaves + below)
 
 
+def until_heard(args, folder: Path, arm: str) -> tuple[Row, list[Row], list[Row]]:
+    """Repeat the sample's sort, at most three times: a program does not wait long for an agent that a
+    busy machine delays, and does not announce its flows then."""
+    for left in (2, 1, 0):
+        try:
+            return emulate(args, folder, "wide", arm, tries=0)
+        except Failed as error:
+            if not left:
+                raise
+            print(f"{LAB.name}: {arm}: {error}: again", file=sys.stderr)
+    raise AssertionError("the last try returns or raises")
+
+
 def emulate(args, folder: Path, fabric: str, arm: str, tries: int = TRIES) -> tuple[Row, list[Row], list[Row]]:
     """Run one trial in a separate emulation, and return its row, its coflows and its flows. With 0
     tries, an untrusted result is accepted."""
@@ -207,7 +220,7 @@ def smoke(args) -> None:
     with tempfile.TemporaryDirectory(prefix="shuffle-sort-") as name:
         make_keys(args, Path(name))
         for arm in ("without", "chase+"):
-            row, coflows, flows = emulate(args, Path(name), "wide", arm, tries=0)
+            row, coflows, flows = until_heard(args, Path(name), arm)
             print(f"shuffle-sort: {arm}: sorted, {len(flows)} flows of {len(coflows)} coflows in {row['shuffle_s']} s")
 
 

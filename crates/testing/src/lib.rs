@@ -1,5 +1,5 @@
-//! Parts that the tests of several crates share: fault schedules, skip reasons, the replay of fuzz
-//! corpora, and a reader of metrics.
+//! Parts that the tests of several crates share: fault schedules, free ports, skip reasons, the
+//! replay of fuzz corpora, and a reader of metrics.
 //!
 //! Crates use this crate as a dev-dependency only. Read [`faults::Schedule`], [`skip::skip`] or
 //! [`replay`].
@@ -7,6 +7,7 @@
 
 pub mod exposition;
 pub mod faults;
+pub mod ports;
 mod replay;
 pub mod skip;
 

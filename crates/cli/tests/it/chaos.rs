@@ -17,6 +17,7 @@ mod gather;
 mod replicate;
 
 use crate::net::{PATIENCE, anabranch, noise};
+use anabranch_testing::ports::free_port;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -326,10 +327,4 @@ fn run_all<F>(
     let brought = brought.into_inner();
     println!("{count} schedules in {:.0} s, {brought} files brought", begun.elapsed().as_secs_f64());
     assert!(brought > 0, "no file was brought: nothing was looked for");
-}
-
-/// Returns a loopback port that is free at the time of the call.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there");
-    listener.local_addr().expect("bound").port()
 }

@@ -1,6 +1,6 @@
 //! Circuit switches on the kernel's TCP: scenarios and commands under time dilation.
 
-use crate::emulate::stage;
+use crate::emulate::{ASK_TCP, is_trusted, stage};
 use crate::net::anabranch;
 use crate::{answer, skip, text};
 use serde_json::Value;
@@ -23,18 +23,28 @@ fn figure_2_7(verb: &str, packets: u32, more: &[&str]) -> Value {
     serde_json::from_str(text(&output.stdout).trim()).expect("one row")
 }
 
+/// The sample of the claim below: the circuits' rate and days bound their bytes from above.
 #[test]
+fn emulated_circuits_carry_no_more_than_simulated_ones() {
+    let Some(_alone) = stage(&[]) else { return };
+    let bytes = |row: &Value| row["circuit_bytes"].as_f64().expect("a hybrid switch");
+    let simulated = figure_2_7("simulate", 128, &[]);
+    let emulated = figure_2_7("emulate", 128, &["--dilation", "128"]);
+    assert_eq!((&emulated["dilation"], &emulated["congestion_control"]), (&128.into(), &"reno".into()));
+    assert!(bytes(&emulated) > 0.0 && bytes(&emulated) <= 1.3 * bytes(&simulated), "{simulated}, {emulated}");
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
 fn simulated_and_emulated_circuits_have_similar_goodput() {
     let Some(_alone) = stage(&[]) else { return };
     for packets in [16, 128] {
         let bytes = |row: &Value| row["circuit_bytes"].as_f64().expect("a hybrid switch");
         let simulated = figure_2_7("simulate", packets, &[]);
         let emulated = figure_2_7("emulate", packets, &["--dilation", "128"]);
-        if emulated["trusted"] != true {
-            skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
+        if !is_trusted(&emulated) {
             continue;
         }
-        assert_eq!((&emulated["dilation"], &emulated["congestion_control"]), (&128.into(), &"reno".into()));
         let ratio = bytes(&emulated) / bytes(&simulated);
         println!("{packets} packets: {ratio:.2}, {emulated}");
         // The measured ratios were 0.93 at 16 packets and 1.00 at 128 packets.
@@ -47,10 +57,10 @@ fn command_in_a_rack_knows_the_other_hosts_addresses() {
     let Some(_alone) = stage(&["python3"]) else { return };
     let scenario = carried("circuit-validation.toml");
     let server = "exec python3 -c \"import socket,os; s=socket.create_server((os.environ['ANABRANCH_ADDRESS'],9)); c,_=s.accept(); c.sendall(c.recv(99)); c.recv(1)\"";
-    let client = "import socket,sys,os; s=socket.create_connection((os.environ['ANABRANCH_ADDRESS_3'],9),20); s.sendall(b'hello'); print(s.recv(99).decode(), os.environ['ANABRANCH_DILATION'], open('/proc/sys/net/ipv4/tcp_congestion_control').read())";
     let run = format!("3={server}");
     let options = ["--dilation", "50", "--settle", "1 s", "--run", &run, "--site", "5", "--json"];
-    let output = answer(&[&["emulate", &scenario], &options[..], &["--", "python3", "-c", client]].concat());
+    let output =
+        answer(&[&["emulate", &scenario], &options[..], &["--", "python3", "-c", ASK_TCP, "{@3}"]].concat());
     let said = text(&output.stdout);
     let mut lines = said.lines();
     assert_eq!(lines.next(), Some("hello 50 reno"), "{said} {}", text(&output.stderr));
@@ -69,7 +79,9 @@ fn iperf3_between_racks(more: &[&str]) -> Value {
     let scenario = folder.path().join("two-racks.toml");
     std::fs::write(&scenario, TWO_RACKS).expect("a writable folder");
     let scenario = scenario.display().to_string();
-    let command = ["iperf3", "-c", "{@1}", "-n", "20M", "-l", "1M", "-w", "4M"];
+    // The server may start later than the command.
+    let client = "for n in $(seq 60); do iperf3 -c {@1} -n 20M -l 1M -w 4M && exit; sleep 1; done; exit 1";
+    let command = ["sh", "-c", client];
     let options = ["-q", "emulate", &scenario, "--run", "1=exec iperf3 -s", "--settle", "1 s", "--json"];
     let output = answer(&[&options[..], more, &["--"], &command[..]].concat());
     let said = text(&output.stdout);

@@ -6,7 +6,7 @@
 
 use crate::closed::{CONTRACTS, LIVE, SCENARIO, leaves};
 use crate::keys::copy_folder;
-use crate::net::{TWO, anabranch, run};
+use crate::net::{TWO, anabranch, catches_interrupts, run};
 use crate::{answer, text};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -359,8 +359,12 @@ fn interrupted(mut command: Command, is_daemon: bool) -> i32 {
     if is_daemon {
         said.read_line(&mut String::new()).expect("text");
     }
-    // The program handles signals shortly after it prints the line.
-    std::thread::sleep(Duration::from_secs(1));
+    if is_daemon {
+        // The program handles signals shortly after it prints the line.
+        catches_interrupts(&child);
+    } else {
+        std::thread::sleep(Duration::from_secs(1));
+    }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
     std::io::copy(&mut said, &mut std::io::sink()).expect("the end of its output");

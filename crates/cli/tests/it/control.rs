@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: they use the clock, files and programs")]
 
-use super::net::{CONTROLLER, LocalDaemons, PATIENCE, on_a_small_disk, run};
+use super::net::{CONTROLLER, LocalDaemons, PATIENCE, catches_interrupts, on_a_small_disk, run};
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -51,7 +51,7 @@ fn unreachable_site_is_named_and_delays_no_other() {
     let mut sending = send(&local, &["file", "--to", "tokyo,lima"]);
     let mut sending = sending.stderr(std::process::Stdio::piped()).spawn().expect("it starts");
     while !local.path("tokyo/file").exists() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "tokyo waits for lima");
+        assert!(begun.elapsed() < PATIENCE, "tokyo waits for lima");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(sending.try_wait().expect("ours").is_none(), "lima is tried again");
@@ -198,20 +198,6 @@ impl FollowedCommand {
         let status = self.child.wait().expect("ours to reap");
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap_or(0));
         (code, last.and_then(|l| serde_json::from_str(&l).ok()).unwrap_or_default(), said)
-    }
-
-    /// Waits until the command handles Ctrl-C itself.
-    fn catches_signals(&self) {
-        let status = format!("/proc/{}/status", self.child.id());
-        let end = Instant::now() + PATIENCE;
-        let catches = |line: &str| {
-            let mask = line.strip_prefix("SigCgt:").and_then(|m| u64::from_str_radix(m.trim(), 16).ok());
-            mask.is_some_and(|mask| mask & 1 << (2 - 1) != 0)
-        };
-        while !std::fs::read_to_string(&status).expect("it runs").lines().any(catches) {
-            assert!(Instant::now() < end, "it never handles Ctrl-C");
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 
     fn signal(&self, name: &str) {
@@ -489,7 +475,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
     // The command asks a source that does not answer.
     local.signal("paris", rustix::process::Signal::STOP);
     let asking = FollowedCommand::start(dry(&["file"]));
-    asking.catches_signals();
+    catches_interrupts(&asking.child);
     std::thread::sleep(Duration::from_millis(500));
     asking.signal("-INT");
     let (code, _, said) = asking.end();

@@ -29,6 +29,18 @@ pub(crate) fn stage(programs: &[&str]) -> Option<MutexGuard<'static, ()>> {
     Some(guard)
 }
 
+/// Whether an emulated row's figures are trusted. Prints the reason if they are not.
+pub(crate) fn is_trusted(row: &serde_json::Value) -> bool {
+    let is_trusted = row["trusted"] == true;
+    if !is_trusted {
+        skip(&format!("the machine was too busy to emulate: {}", row["why"]));
+    }
+    is_trusted
+}
+
+/// Durations for an emulation that has to make some progress: a busy machine needs the longer ones.
+const DURATIONS: [&str; 3] = ["duration=3 s", "duration=12 s", "duration=48 s"];
+
 /// Runs a command that must be refused with one line. Returns exit code and stderr.
 fn refusal(args: &[&str]) -> (i32, String) {
     let output = answer(args);
@@ -118,9 +130,22 @@ fn json_list_of_sites_gives_access_to_their_namespaces() {
 
 /// Sends one datagram back to its sender.
 const ECHO_UDP: &str = "import socket,os; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind((os.environ['ANABRANCH_ADDRESS'],9)); d,a=s.recvfrom(99); s.sendto(d,a)";
-const ASK_UDP: &str = "import socket,sys,time; s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5); t=time.monotonic(); s.sendto(b'hello',(sys.argv[1],9)); print(s.recv(99).decode(), round(1e3*(time.monotonic()-t)))";
 const ECHO_TCP: &str = "import socket,os; s=socket.create_server((os.environ['ANABRANCH_ADDRESS'],9)); c,_=s.accept(); c.sendall(c.recv(99)); c.recv(1)";
-const ASK_TCP: &str = "import socket,sys; s=socket.create_connection((sys.argv[1],9),5); s.sendall(b'hello'); print(s.recv(99).decode())";
+/// Sends a numbered datagram again each second until one is answered, because the server may start
+/// later. The printed time is of the answered datagram.
+const ASK_UDP: &str = "import socket,sys,time
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(1); sent={}
+for n in range(60):
+  word='hello%d'%n; sent[word]=time.monotonic(); s.sendto(word.encode(),(sys.argv[1],9))
+  try: heard=s.recv(99).decode(); break
+  except OSError: pass
+print(heard, round(1e3*(time.monotonic()-sent[heard])))";
+/// Connects again and again until the server listens.
+pub(crate) const ASK_TCP: &str = "import socket,sys,time,os
+for n in range(600):
+  try: s=socket.create_connection((sys.argv[1],9),30); break
+  except ConnectionRefusedError: time.sleep(0.1)
+s.sendall(b'hello'); print(s.recv(99).decode(), os.environ.get('ANABRANCH_DILATION',''), open('/proc/sys/net/ipv4/tcp_congestion_control').read())";
 
 #[test]
 fn datagrams_and_streams_cross_the_emulated_delay() {
@@ -146,8 +171,8 @@ fn datagrams_and_streams_cross_the_emulated_delay() {
         let mut lines = said.lines();
         let first = lines.next().unwrap_or_default();
         assert!(first.starts_with("hello"), "{said} {}", text(&output.stderr));
-        let report: serde_json::Value =
-            serde_json::from_str(lines.next().unwrap_or_default()).expect("the report");
+        let report = lines.find(|line| line.starts_with('{')).expect("the report");
+        let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
         let links = report["links"].as_array().expect("a list");
         let delay_s = |from: &str, to: &str| {
             let link = links.iter().find(|l| l["from"] == from && l["to"] == to).expect("they have a link");
@@ -157,15 +182,16 @@ fn datagrams_and_streams_cross_the_emulated_delay() {
         let there = delay_s("seattle", "salt-lake-city")
             + delay_s("salt-lake-city", "kansas-city")
             + delay_s("kansas-city", "chicago");
-        if let Some(ms) = first.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()) {
+        if client == ASK_UDP {
+            let ms: u64 = first.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a time");
             assert!(ms as f64 + 0.5 >= 2e3 * there, "a round trip of {ms} ms over 2 x {there} s");
         }
     }
 }
 
-#[test]
-fn link_outage_appears_in_the_report() {
-    let Some(_alone) = stage(&["python3"]) else { return };
+/// Sends datagrams for 3 s over a link that is down from 0.3 s to 2 s. Returns the numbers of
+/// packets that the link dropped while down, and that arrived.
+fn counts_of_an_outage() -> [u64; 2] {
     let knock = "import socket,sys,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\nfor i in range(60): s.sendto(b'x',(sys.argv[1],9)); time.sleep(0.05)";
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("report.json");
@@ -190,8 +216,19 @@ fn link_outage_appears_in_the_report() {
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(path).expect("the report")).expect("JSON");
     let link = &report["links"][0];
-    let (down, arrived) = (link["dropped_link_down"].as_u64(), link["arrived_packets"].as_u64());
-    assert!(down > Some(0) && arrived > Some(0), "{link}");
+    ["dropped_link_down", "arrived_packets"].map(|count| link[count].as_u64().expect("a count"))
+}
+
+#[test]
+fn link_outage_appears_in_the_report() {
+    let Some(_alone) = stage(&["python3"]) else { return };
+    // A program that starts late sends nothing during the outage.
+    let appears = (0..5).any(|_| {
+        let [down, arrived] = counts_of_an_outage();
+        println!("{down} dropped, {arrived} arrived");
+        down > 0 && arrived > 0
+    });
+    assert!(appears, "five times");
 }
 
 #[test]
@@ -238,13 +275,19 @@ fn hosts_file_has_the_format_of_etc_hosts() {
 #[test]
 fn run_that_fails_early_is_reported() {
     let Some(_alone) = stage(&[]) else { return };
-    let output = answer(&["emulate", "butterfly", "--run", "1=echo heard; exit 3", "--", "true"]);
-    let said = text(&output.stderr);
-    assert!(output.status.success() && said.contains("] heard") && said.contains("ended with 3"), "{said}");
+    // The program has to end before the command does.
+    let is_reported = ["300 ms", "5 s", "20 s"].into_iter().any(|settle| {
+        let run = ["--settle", settle, "--run", "1=echo heard; exit 3", "--", "true"];
+        let output = answer(&[&["emulate", "butterfly"], &run[..]].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        said.contains("] heard") && said.contains("ended with 3")
+    });
+    assert!(is_reported, "within 20 s");
 }
 
 fn gone(pid: &str) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     while Instant::now() < until {
         if !std::path::Path::new("/proc").join(pid).exists() {
             return true;
@@ -321,12 +364,30 @@ fn rows(args: &[&str]) -> Vec<serde_json::Value> {
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-#[test]
-fn emulated_flows_datagrams_and_priorities_match_the_simulation() {
-    let Some(_alone) = stage(&[]) else { return };
+/// Rows of a scenario under the simulator and the emulator.
+fn both(text: &str) -> [Vec<serde_json::Value>; 2] {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = scenario(&folder, MIX);
-    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]));
+    let file = scenario(&folder, text);
+    ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]))
+}
+
+/// As [`both`], for a scenario with one row.
+fn both_rows(text: &str) -> [serde_json::Value; 2] {
+    both(text).map(|mut rows| rows.remove(0))
+}
+
+/// Emulated value of a column, relative to the simulated one.
+fn ratio(column: &str, [simulated, emulated]: [&serde_json::Value; 2]) -> f64 {
+    let of = |row: &serde_json::Value| row[column].as_f64().expect("a number");
+    let ratio = of(emulated) / of(simulated);
+    println!("{column}: {ratio:.3}: {emulated}, simulated {simulated}");
+    ratio
+}
+
+#[test]
+fn emulator_sends_the_flows_and_datagrams_of_the_simulator() {
+    let Some(_alone) = stage(&[]) else { return };
+    let [simulated, emulated] = both(MIX);
     assert_eq!((simulated.len(), emulated.len()), (3, 3));
     // The same flows and datagrams are drawn in simulation and emulation, even if packets are late.
     for (column, row) in [("flows", 0), ("flows", 1), ("sent_packets", 1)] {
@@ -336,25 +397,27 @@ fn emulated_flows_datagrams_and_priorities_match_the_simulation() {
         emulated[0]["start_lateness_us_p99"].is_number()
             && emulated[1]["datagram_lateness_us_p99"].is_number()
     );
-    if emulated[0]["trusted"] != true {
-        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated[0]["why"]));
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn emulated_flows_datagrams_and_priorities_match_the_simulation() {
+    let Some(_alone) = stage(&[]) else { return };
+    let [simulated, emulated] = both(MIX);
+    if !is_trusted(&emulated[0]) {
+        return;
     }
     assert_eq!((&emulated[0]["finished"], &emulated[1]["overtaken_packets"]), (&150.into(), &0.into()));
     assert_eq!(emulated[1]["received_packets"], emulated[1]["sent_packets"], "nothing goes before it");
     // The values differ by 2 to 4 % on two busy processors. Without priorities, flows and datagrams
     // would wait 26 ms behind the 64 KiB that the long flow keeps in the hub's queue.
     for (row, column) in [(0, "fct_us_mean"), (0, "fct_us_p50"), (1, "delay_us_mean"), (2, "goodput_mbps")] {
-        let of = |rows: &[serde_json::Value]| rows[row][column].as_f64().expect("a number");
-        let ratio = of(&emulated) / of(&simulated);
-        assert!((0.85..=1.15).contains(&ratio), "{column}: {ratio}: {} {}", simulated[row], emulated[row]);
+        assert!((0.85..=1.15).contains(&ratio(column, [&simulated[row], &emulated[row]])), "{column}");
     }
 }
 
-#[test]
-fn emulated_gather_rounds_match_the_simulation() {
-    let Some(_alone) = stage(&[]) else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    let text = r#"
+/// Rounds in which a client pulls from four servers.
+const GATHER: &str = r#"
         [network]
         topology = "star"
         hosts = 5
@@ -368,28 +431,34 @@ fn emulated_gather_rounds_match_the_simulation() {
         rounds = 3
         warmup_rounds = 1
     "#;
-    let file = scenario(&folder, text);
-    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]).remove(0));
+
+#[test]
+fn gather_rounds_are_emulated_and_other_modes_refused() {
+    let Some(_alone) = stage(&[]) else { return };
+    let [simulated, emulated] = both_rows(GATHER);
     assert_eq!((&simulated["rounds"], &emulated["rounds"]), (&3.into(), &3.into()));
-    if emulated["trusted"] != true {
-        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
-    }
-    // The values differ by 4 % on two processors: the real client also hashes, and waits for the
-    // disk.
-    let [simulated, emulated] =
-        [&simulated, &emulated].map(|row| row["round_us_p50"].as_f64().expect("a time"));
-    assert!((0.95..=1.25).contains(&(emulated / simulated)), "{emulated} us, simulated {simulated} us");
+    // A block takes 105 ms at the rate of the client's link.
+    assert!(emulated["round_us_p50"].as_f64() > Some(100_000.0), "{emulated}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = scenario(&folder, GATHER);
     let (code, said) = refusal(&["emulate", &file, "--set", "workload.mode=lttp"]);
     assert!(code == 2 && said.contains("workload[0].mode: only in the simulator"), "{code}, {said}");
 }
 
-/// The cheapest of three networks fails, and its players move to other networks, in simulation and
-/// emulation.
 #[test]
-fn emulated_player_steering_matches_the_simulation() {
+#[ignore = "it measures: `make claims`"]
+fn emulated_gather_rounds_match_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    let text = r#"
+    let [simulated, emulated] = both_rows(GATHER);
+    // The values differ by 4 % on two processors: the real client also hashes, and waits for the
+    // disk.
+    if is_trusted(&emulated) {
+        assert!((0.95..=1.25).contains(&ratio("round_us_p50", [&simulated, &emulated])));
+    }
+}
+
+/// The cheapest of three networks fails, and its players move to other networks.
+const BROKER: &str = r#"
         duration = "20 s"
         [network]
         topology = "star"
@@ -411,29 +480,37 @@ fn emulated_player_steering_matches_the_simulation() {
         bids_within = "1 s"
         faults = [{ what = "network-dies", network = 0, at = "10 s" }]
     "#;
-    let file = scenario(&folder, text);
-    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]).remove(0));
+
+#[test]
+fn players_leave_a_failed_network_under_both_clocks() {
+    let Some(_alone) = stage(&[]) else { return };
+    let [simulated, emulated] = both_rows(BROKER);
     let of = |row: &serde_json::Value, column: &str| row[column].as_f64().expect("a number");
     for row in [&simulated, &emulated] {
         assert_eq!((of(row, "players_begun"), of(row, "cost_mean")), (8.0, 2.0), "{row}");
-        assert!(of(row, "failures") >= 4.0 && of(row, "rounds_accepted") >= 8.0, "{row}");
+        assert!(of(row, "failures") >= 4.0 && of(row, "rounds_accepted") > 0.0, "{row}");
     }
-    if emulated["trusted"] != true {
-        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
-    }
-    assert_eq!((of(&simulated, "stalls"), of(&emulated, "stalls")), (0.0, 0.0), "{emulated}");
-    let ratio = of(&emulated, "segments") / of(&simulated, "segments");
-    assert!((0.9..=1.1).contains(&ratio), "{ratio}: {emulated}, simulated {simulated}");
+    assert!(of(&simulated, "rounds_accepted") >= 8.0 && of(&simulated, "stalls") == 0.0, "{simulated}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = scenario(&folder, BROKER);
     let (code, said) = refusal(&["emulate", &file, "--set", "workload.ttl=1500 ms"]);
     assert!(code == 2 && said.contains("workload[0].ttl: 1.5 s: must be whole seconds"), "{code}, {said}");
 }
 
 #[test]
-fn emulated_replication_matches_the_simulation() {
+#[ignore = "it measures: `make claims`"]
+fn emulated_player_steering_matches_the_simulation() {
     let Some(_alone) = stage(&[]) else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    // TCP as in Linux, as far as the simulator models it.
-    let text = r#"
+    let [simulated, emulated] = both_rows(BROKER);
+    if is_trusted(&emulated) {
+        assert_eq!(emulated["stalls"].as_f64(), Some(0.0), "{emulated}");
+        assert!(emulated["rounds_accepted"].as_f64() >= Some(8.0), "{emulated}");
+        assert!((0.9..=1.1).contains(&ratio("segments", [&simulated, &emulated])));
+    }
+}
+
+/// A transfer with TCP as in Linux, as far as the simulator models it.
+const REPLICATE: &str = r#"
         duration = "30 s"
         [network]
         topology = "internet2"
@@ -449,17 +526,24 @@ fn emulated_replication_matches_the_simulation() {
         size = "4 MiB"
         symbol = "8 KiB"
     "#;
-    let file = scenario(&folder, text);
-    let [simulated, emulated] = ["simulate", "emulate"].map(|verb| rows(&[verb, &file, "--json"]).remove(0));
+
+#[test]
+fn emulated_transfer_has_the_simulated_plan() {
+    let Some(_alone) = stage(&[]) else { return };
+    let [simulated, emulated] = both_rows(REPLICATE);
     assert_eq!((&simulated["finished"], &emulated["finished"]), (&1.into(), &1.into()));
     assert_eq!(simulated["planned_mbps"], emulated["planned_mbps"]);
-    if emulated["trusted"] != true {
-        return crate::skip(&format!("the machine was too busy to emulate: {}", emulated["why"]));
-    }
-    for column in ["fct_us_mean", "goodput_mbps"] {
-        let of = |row: &serde_json::Value| row[column].as_f64().expect("a number");
-        let ratio = of(&emulated) / of(&simulated);
-        assert!((0.8..=1.25).contains(&ratio), "{column}: {ratio}: {simulated} {emulated}");
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn emulated_replication_matches_the_simulation() {
+    let Some(_alone) = stage(&[]) else { return };
+    let [simulated, emulated] = both_rows(REPLICATE);
+    if is_trusted(&emulated) {
+        for column in ["fct_us_mean", "goodput_mbps"] {
+            assert!((0.8..=1.25).contains(&ratio(column, [&simulated, &emulated])), "{column}");
+        }
     }
 }
 
@@ -468,7 +552,6 @@ fn incomplete_replicated_files_count_for_their_received_bytes() {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
-        duration = "3 s"
         network = { topology = "butterfly", rate = "4 Mbit/s", ways_back = true }
         [workload]
         kind = "replicate"
@@ -479,11 +562,18 @@ fn incomplete_replicated_files_count_for_their_received_bytes() {
         start = "200 ms"
     "#;
     let file = scenario(&folder, text);
-    let row = rows(&["emulate", &file, "--json"]).remove(0);
-    assert_eq!(row["finished"], 0);
-    let goodput = row["goodput_mbps"].as_f64().expect("a rate");
-    assert!((1.0..8.0).contains(&goodput), "{row}");
-    let late = rows(&["emulate", &file, "--json", "--set", "workload.start=\"5 s\""]).remove(0);
+    let run = |sets: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
+        rows(&[&["emulate", file.as_str(), "--json"], &sets[..]].concat()).remove(0)
+    };
+    // The file takes 100 s at the plan's 8 Mbit/s, so it is incomplete after the longest duration.
+    let goodput = DURATIONS.iter().find_map(|duration| {
+        let row = run(&[duration]);
+        assert_eq!(row["finished"], 0);
+        row["goodput_mbps"].as_f64().filter(|rate| *rate > 0.0)
+    });
+    assert!(goodput.is_some_and(|rate| rate < 8.0), "{goodput:?}");
+    let late = run(&["duration=3 s", "workload.start=\"5 s\""]);
     assert_eq!((&late["finished"], &late["goodput_mbps"]), (&0.into(), &0.0.into()), "it never began");
 }
 
@@ -504,8 +594,8 @@ fn replicate_settings_without_emulation_are_refused() {
     }
 }
 
-#[test]
-fn flows_react_to_ecn_marks_over_equal_paths() {
+/// Sixteen flows between two racks with two equal paths, whose queues mark packets.
+fn ecn_over_equal_paths(is_measured: bool) {
     let Some(_alone) = stage(&[]) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let text = r#"
@@ -530,17 +620,33 @@ fn flows_react_to_ecn_marks_over_equal_paths() {
     "#;
     let file = scenario(&folder, text);
     let run = |sets: &[&str]| rows(&[&["emulate", file.as_str(), "--json"], sets].concat()).remove(0);
-    let marking = run(&[]);
-    assert!(marking["marked_packets"].as_u64() > Some(0), "{marking}");
-    assert_eq!(marking["dropped_queue_full"], 0, "they slow down before queues are full");
-    if marking["trusted"] == true {
+    if is_measured {
+        let marking = run(&[]);
+        if !is_trusted(&marking) {
+            return;
+        }
+        assert_eq!(marking["dropped_queue_full"], 0, "they slow down before queues are full");
         // One uplink carries 20 Mbit/s. All sixteen flows use one of the two uplinks for one seed
         // in 32,768, but not for this seed.
         let goodput = marking["goodput_mbps"].as_f64().expect("a rate");
         assert!(goodput > 22.0 && goodput < 40.0, "{goodput}");
+        return;
     }
+    let marks = |duration| run(&["--set", duration])["marked_packets"].as_u64() > Some(0);
+    assert!(DURATIONS.into_iter().any(marks), "flows overfill the queues before they slow down");
     let deaf = run(&["--set", "transport.ecn=false", "--set", "duration=1500 ms"]);
     assert_eq!(deaf["marked_packets"], 0, "what may not be marked is not");
+}
+
+#[test]
+fn only_ecn_capable_flows_are_marked() {
+    ecn_over_equal_paths(false);
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn flows_react_to_ecn_marks_over_equal_paths() {
+    ecn_over_equal_paths(true);
 }
 
 #[test]
@@ -567,12 +673,16 @@ fn closed_output_ends_an_emulated_scenario_silently() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = scenario(&folder, MIX);
     // A limit of one byte has no room for a header.
-    let sets =
-        ["duration=400 ms", "workload[1].stop=300 ms", "workload[0].sizes=1 B", "workload[0].load=0.0001"];
+    let sets = ["workload[1].stop=300 ms", "workload[0].sizes=1 B", "workload[0].load=0.0001"];
     let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", *set]).collect();
-    let args = [&["-q", "emulate", file.as_str(), "--json"], &sets[..]].concat();
-    let first = rows(&args).remove(0);
-    assert!(first["finished"].as_u64() > Some(0) && first["fct_us_mean"].as_f64() > Some(0.0), "{first}");
+    let args =
+        |duration| [&["-q", "emulate", file.as_str(), "--json", "--set", duration], &sets[..]].concat();
+    let flows = ["duration=400 ms"].into_iter().chain(DURATIONS).any(|duration| {
+        let first = rows(&args(duration)).remove(0);
+        first["finished"].as_u64() > Some(0) && first["fct_us_mean"].as_f64() > Some(0.0)
+    });
+    assert!(flows, "a flow of one byte ends");
+    let args = args("duration=400 ms");
     let mut child =
         anabranch().args(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
     drop(child.stdout.take());

@@ -3,7 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
-use crate::net::{CONTROLLER, Net};
+use crate::net::{CONTROLLER, FinishedSend, Net};
+use anabranch_emu::Report;
 
 const MIB: usize = 1 << 20;
 
@@ -30,20 +31,32 @@ fn plan_shows_fill_without_counting_it() {
     assert!(shown.contains("t1, t2 filled, at the lowest priority, over:\n  s-a"), "{shown}");
 }
 
-#[test]
-fn destination_with_a_spare_link_finishes_long_before() {
+/// Sends a file with fill to `a`, whose links carry twice as much as the link of `b`, and to `b`.
+/// Returns the result, with the length of the file.
+fn sent_beside_a_spare_link() -> Option<(FinishedSend, usize)> {
     let cables = [["s", "a"], ["s", "r"], ["r", "a"], ["s", "b"]];
-    let Some(mut net) = Net::new(&network(&["s", "r", "a", "b"], &cables)) else { return };
+    let mut net = Net::new(&network(&["s", "r", "a", "b"], &cables))?;
     let bytes = net.put("s", "file", 1, 3 * MIB);
     net.start_all();
-    let sending = net.send(&["file", "--from", "s", "--to", "a,b", "--fill"]);
-    sending.verdict("a");
-    let sent = sending.finish();
+    let sent = net.send(&["file", "--from", "s", "--to", "a,b", "--fill"]).finish();
     sent.expect_done();
-    assert_eq!(sent.attempts(), 1);
     for site in ["a", "b"] {
         assert!(net.has(site, "file", &bytes), "{site} has the file, whole and named");
     }
+    Some((sent, bytes.len()))
+}
+
+#[test]
+fn filled_file_is_whole_at_every_destination() {
+    let Some((sent, _)) = sent_beside_a_spare_link() else { return };
+    assert_eq!([sent.verdict("a").0, sent.verdict("b").0], ["done", "done"]);
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn destination_with_a_spare_link_finishes_long_before() {
+    let Some((sent, length)) = sent_beside_a_spare_link() else { return };
+    assert_eq!(sent.attempts(), 1);
     // The links into `a` carry twice as much as the link into `b`, so `a` is done after half of the
     // time.
     let at = sent.events.iter().position(|e| e["event"] == "verdict").expect("two");
@@ -51,7 +64,7 @@ fn destination_with_a_spare_link_finishes_long_before() {
     let before = sent.events[..at].iter().rev().find(|e| e["event"] == "progress").expect("it took seconds");
     let list = before["destinations"].as_array().expect("a list");
     let b = list.iter().find(|d| d["site"] == "b").expect("b is one");
-    let share = b["verified_bytes"].as_u64().expect("a number") as f64 / bytes.len() as f64;
+    let share = b["verified_bytes"].as_u64().expect("a number") as f64 / length as f64;
     assert!(share < 0.8, "b has {share:.2} of the file when a has all of it");
 }
 
@@ -65,7 +78,7 @@ struct DelayedTransfer {
     share: f64,
 }
 
-fn held_up(fill: bool) -> Option<DelayedTransfer> {
+fn held_up(fill: bool) -> Option<(DelayedTransfer, Report)> {
     let cables = [["s", "r1"], ["s", "r2"], ["r1", "d"], ["r2", "d"]];
     let mut net = Net::new(&network(&["s", "r1", "r2", "d"], &cables))?;
     // With joint planning, the second transfer would avoid the first one's link.
@@ -83,26 +96,33 @@ fn held_up(fill: bool) -> Option<DelayedTransfer> {
     let sent = net.send(&arguments).finish();
     let (seconds, after) = (began.elapsed().as_secs_f64(), other.now_verified());
     sent.expect_done();
-    assert_eq!(sent.attempts(), 1, "{:?}", sent.events);
     // The other transfer's working files still exist.
     let found = std::fs::read(net.path("d", "file"));
     assert!(found.is_ok_and(|found| found == bytes), "d has the file, whole and named");
     other.interrupt();
     let report = net.emulation.report().expect("the emulation runs");
-    if !report.trusted {
-        crate::net::skip(&format!("this run's rates are not to be trusted: {}", report.why.join("; ")));
-        return None;
-    }
     let mbps = |bytes: u64| bytes as f64 * 8.0 / 1e6 / seconds;
     let share = net.arrived_at("r2") as f64 / bytes.len() as f64;
-    Some(DelayedTransfer { mbps: mbps(bytes.len() as u64), other_mbps: mbps(after - before), share })
+    let figures = DelayedTransfer { mbps: mbps(bytes.len() as u64), other_mbps: mbps(after - before), share };
+    Some((figures, report))
+}
+
+#[test]
+fn delayed_transfer_with_fill_completes() {
+    let Some((figures, _)) = held_up(true) else { return };
+    assert!(figures.share > 0.0, "{:.2} of the file over the uncontended path", figures.share);
 }
 
 /// Figure 6: flows coded together advance in step, so a delayed one leaves the other's link
 /// underused.
 #[test]
+#[ignore = "it measures: `make claims`"]
 fn capacity_left_by_a_delayed_code_is_filled() {
-    let (Some(plain), Some(filled)) = (held_up(false), held_up(true)) else { return };
+    let (Some((plain, one)), Some((filled, two))) = (held_up(false), held_up(true)) else { return };
+    if let Some(report) = [one, two].iter().find(|report| !report.trusted) {
+        let why = report.why.join("; ");
+        return crate::net::skip(&format!("this run's rates are not to be trusted: {why}"));
+    }
     for (name, run) in [("plain", &plain), ("filled", &filled)] {
         let DelayedTransfer { mbps, other_mbps, share } = run;
         eprintln!(

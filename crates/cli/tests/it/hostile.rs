@@ -23,6 +23,7 @@ use anabranch_replicate::{Client, SiteLink};
 use anabranch_replicate_proto::control::{Command, OutgoingSpec, Report, Run, SiteProgram, TransferId};
 use anabranch_replicate_proto::coordinator::SchemeChoice;
 use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
+use anabranch_testing::ports::free_port;
 use anabranch_units::BitRate;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -70,11 +71,6 @@ const SITE_REST: u64 = 64 * MIB;
 const CONTROLLER_MEMORY: u64 = 128 * MIB;
 /// Bytes of a symbol: the default, with which 64 stripes just fit [`SITE_MEMORY`].
 const SYMBOL: u32 = 65_536;
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback is there");
-    listener.local_addr().expect("bound").port()
-}
 
 /// The honest processes, and the keys and topology that the dishonest sites need.
 struct World {

@@ -173,7 +173,7 @@ fn agent_of_a_network_counts_an_accepted_round() {
     write("scores.csv", "location,isp,cluster,score\nberlin,*,1,10\n");
     let (listen, players) = (free_address(), free_address());
     let (listen_at, players_at) = (listen.to_string(), players.to_string());
-    let words = ["broker", "serve", "--keys", "keys", "--every", "1", "--bids-within", "1", "--listen"];
+    let words = ["broker", "serve", "--keys", "keys", "--every", "1", "--bids-within", "60", "--listen"];
     let command = world.command(&[&words[..], &[&listen_at, "--players", &players_at]].concat());
     world.start(command, players);
     let words = ["broker", "cdn", "--keys", "keys", "--name", "near", "--broker", &listen_at];

@@ -19,8 +19,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// Time limit of every wait.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of every wait. It only ends a test that hangs.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Name of the controller among the daemons.
 pub const CONTROLLER: &str = "controller";
 
@@ -748,6 +748,20 @@ pub fn wait_for_the_end(child: &mut Child) -> ExitStatus {
             panic!("process {} goes on after {PATIENCE:?}", child.id());
         }
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until a program handles SIGINT itself, at most [`PATIENCE`]. The mask is in
+/// proc_pid_status(5).
+pub fn catches_interrupts(program: &Child) {
+    let (status, end) = (format!("/proc/{}/status", program.id()), Instant::now() + PATIENCE);
+    let catches = |line: &str| {
+        let mask = line.strip_prefix("SigCgt:").and_then(|m| u64::from_str_radix(m.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & 1 << (2 - 1) != 0)
+    };
+    while !std::fs::read_to_string(&status).expect("it runs").lines().any(catches) {
+        assert!(Instant::now() < end, "it never handles SIGINT");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

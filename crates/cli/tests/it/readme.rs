@@ -54,7 +54,7 @@ fn script(blocks: &[String]) -> String {
         for port in ports(block) {
             let _ = writeln!(
                 script,
-                "for try in $(seq 200); do (: <>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && break; sleep 0.1; done"
+                "for try in $(seq 600); do (: <>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && break; sleep 0.1; done"
             );
         }
     }

@@ -60,9 +60,12 @@ fn pair(rate: BitRate, delay: Duration) -> Topology {
 fn udp(emulation: &Emulation, site: SiteId, address: IpAddr, port: u16) -> UdpSocket {
     let socket =
         emulation.run_in(site, || UdpSocket::bind((address, port))).expect("site entered").expect("bound");
-    socket.set_read_timeout(Some(StdDuration::from_millis(400))).expect("a timeout above zero");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero");
     socket
 }
+
+/// Time limit of every wait. It only ends a test that hangs.
+const PATIENCE: StdDuration = StdDuration::from_secs(60);
 
 fn set_dscp(socket: &impl std::os::fd::AsRawFd, dscp: i32) {
     set_tos(socket, dscp << 2);
@@ -90,6 +93,7 @@ fn be_prompt() {
 /// Returns every received datagram to its sender until `stop`.
 fn echo(socket: &UdpSocket, stop: &AtomicBool) {
     be_prompt();
+    socket.set_read_timeout(Some(StdDuration::from_millis(100))).expect("a timeout above zero");
     let mut buffer = [0; 2_000];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((n, from)) = socket.recv_from(&mut buffer) {
@@ -121,13 +125,11 @@ fn pump(mut stream: TcpStream, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) && stream.write_all(&chunk).is_ok() {}
 }
 
-#[test]
-fn round_trip_takes_twice_the_delay_and_serialisation() {
+/// Measures round trips of 1,000 bytes over a link of 10 Mbit/s and 20 ms. Asserts that none is
+/// sooner than the link allows. Returns the median beyond that time, and the run's report.
+fn round_trips_of_20_ms() -> Option<(StdDuration, Report)> {
     let _alone = alone();
-    let Some(emulation) = start(&pair(BitRate::mbps(10), Duration::from_ms(20)), EmulationOptions::default())
-    else {
-        return;
-    };
+    let emulation = start(&pair(BitRate::mbps(10), Duration::from_ms(20)), EmulationOptions::default())?;
     let (a, b) = (emulation.site_address(A), emulation.site_address(B));
     let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
     let stop = AtomicBool::new(false);
@@ -138,30 +140,46 @@ fn round_trip_takes_twice_the_delay_and_serialisation() {
         times
     });
     let report = emulation.report().expect("running");
-    if !report.trusted {
-        return skip(&format!("this machine was too busy: {:?}", report.why));
-    }
     println!("{times:?}\n{report:?}");
     // 1,000 bytes at 10 Mbit/s take 0.8 ms each way.
     let expected = StdDuration::from_micros(2 * (20_000 + 800));
     assert_eq!(times.len(), 25);
     assert!(times[0] >= expected, "{:?} is sooner than the link allows", times[0]);
-    // The threads at both ends also have to wake up, hence the fixed part of the slack.
-    let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
-    assert!(
-        times[12] <= expected + slack,
-        "median {:?}, expected {expected:?} and at most {slack:?} more",
-        times[12]
-    );
+    Some((times[12] - expected, report))
+}
+
+/// Whether the figures of a run are trusted. Prints the reason if they are not.
+fn is_trusted(report: &Report) -> bool {
+    if !report.trusted {
+        skip(&format!("this machine was too busy: {:?}", report.why));
+    }
+    report.trusted
+}
+
+/// Time by which the median of round trips may be late. The threads at both ends also have to wake
+/// up, hence the fixed part.
+fn slack(report: &Report) -> StdDuration {
+    StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3)
 }
 
 #[test]
-fn tcp_fills_a_link_to_within_a_tenth() {
+fn no_round_trip_is_sooner_than_delay_and_serialisation() {
+    round_trips_of_20_ms();
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn round_trip_takes_twice_the_delay_and_serialisation() {
+    let Some((late, report)) = round_trips_of_20_ms() else { return };
+    if is_trusted(&report) {
+        assert!(late <= slack(&report), "the median is {late:?} late");
+    }
+}
+
+/// Measures the goodput of TCP over a link of 100 Mbit/s, in Mbit/s.
+fn rate_over_100_mbps() -> Option<(f64, Report)> {
     let _alone = alone();
-    let Some(emulation) = start(&pair(BitRate::mbps(100), Duration::from_ms(5)), EmulationOptions::default())
-    else {
-        return;
-    };
+    let emulation = start(&pair(BitRate::mbps(100), Duration::from_ms(5)), EmulationOptions::default())?;
     let b = emulation.site_address(B);
     let listener = emulation.run_in(B, || TcpListener::bind((b, 7_001))).expect("entered").expect("bound");
     let stop = AtomicBool::new(false);
@@ -187,16 +205,41 @@ fn tcp_fills_a_link_to_within_a_tenth() {
         (bytes * 8) as f64 / counted_from.elapsed().as_secs_f64() / 1e6
     });
     let report = emulation.report().expect("running");
-    if !report.trusted {
-        return skip(&format!("this machine was too busy: {:?}", report.why));
-    }
     println!("{rate_mbps:.1} Mbit/s\n{report:?}");
-    // The headers are 52 of 1,500 bytes, so the goodput is at most 96.5 Mbit/s.
-    assert!((90.0..=96.6).contains(&rate_mbps), "{rate_mbps} Mbit/s; {report:?}");
+    Some((rate_mbps, report))
 }
 
 #[test]
+fn tcp_carries_data_over_a_link() {
+    // A reader that stops for a while counts the data of that time in an instant.
+    let Some((rate_mbps, _)) = rate_over_100_mbps() else { return };
+    assert!(rate_mbps > 0.0, "{rate_mbps} Mbit/s");
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn tcp_fills_a_link_to_within_a_tenth() {
+    let Some((rate_mbps, report)) = rate_over_100_mbps() else { return };
+    // The headers are 52 of 1,500 bytes, so the goodput is at most 96.5 Mbit/s.
+    if is_trusted(&report) {
+        assert!((90.0..=96.6).contains(&rate_mbps), "{rate_mbps} Mbit/s; {report:?}");
+    }
+}
+
+/// The sample of the claim below: a probe of high priority passes a queue that bulk traffic keeps
+/// full.
+#[test]
+fn high_priority_probes_pass_bulk_traffic() {
+    probe_beside_bulk_traffic(false);
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
 fn bulk_traffic_does_not_delay_a_high_priority_probe() {
+    probe_beside_bulk_traffic(true);
+}
+
+fn probe_beside_bulk_traffic(is_measured: bool) {
     let _alone = alone();
     let Some(emulation) = start(&pair(BitRate::mbps(20), Duration::from_ms(5)), EmulationOptions::default())
     else {
@@ -204,6 +247,8 @@ fn bulk_traffic_does_not_delay_a_high_priority_probe() {
     };
     let (a, b) = (emulation.site_address(A), emulation.site_address(B));
     let (near, plain) = (udp(&emulation, A, a, 0), udp(&emulation, A, a, 0));
+    // Bulk traffic delays or drops the other probes.
+    plain.set_read_timeout(Some(StdDuration::from_millis(400))).expect("above zero");
     set_dscp(&near, 46);
     let far = udp(&emulation, B, b, 7_000);
     set_dscp(&far, 46);
@@ -232,15 +277,14 @@ fn bulk_traffic_does_not_delay_a_high_priority_probe() {
         (high, same, queued)
     });
     let report = emulation.report().expect("running");
-    if !report.trusted {
-        return skip(&format!("this machine was too busy: {:?}", report.why));
-    }
     println!("high {high:?}\nsame {same:?}\nqueued {queued}\n{report:?}");
+    assert_eq!(high.len(), 30);
+    if !is_measured || !is_trusted(&report) {
+        return;
+    }
     // 5 ms of delay and 100 bytes each way, and at most one packet of 1,500 bytes in transmission:
     // 10.68 ms.
-    let slack = StdDuration::from_secs_f64(2.0 * report.lateness_us_p99 / 1e6) + StdDuration::from_millis(3);
-    assert_eq!(high.len(), 30);
-    assert!(high[15] <= StdDuration::from_micros(10_680) + slack, "median {:?}", high[15]);
+    assert!(high[15] <= StdDuration::from_micros(10_680) + slack(&report), "median {:?}", high[15]);
     // The queue of 250 kB takes 100 ms; probes behind it are lost or late by that time.
     assert!(!same.is_empty(), "of ten that find a queue full in one case of three, all were lost");
     assert!(same.iter().all(|&t| t > StdDuration::from_millis(60)), "{same:?}");
@@ -256,7 +300,6 @@ fn link_passes_no_packet_while_down() {
     };
     let (a, b) = (emulation.site_address(A), emulation.site_address(B));
     let (near, far) = (udp(&emulation, A, a, 0), udp(&emulation, B, b, 7_000));
-    near.set_read_timeout(Some(StdDuration::from_millis(50))).expect("above zero");
     let stop = AtomicBool::new(false);
     let handle = emulation.handle();
     let state = handle.link_state(THERE).expect("running");
@@ -265,7 +308,9 @@ fn link_passes_no_packet_while_down() {
         let count = |n| round_trips(&near, (b, 7_000).into(), 100, n).len();
         assert_eq!(count(3), 3);
         handle.set_link(THERE, LinkState { up: false, ..state }).expect("in range");
+        near.set_read_timeout(Some(StdDuration::from_millis(50))).expect("above zero");
         assert_eq!(count(3), 0);
+        near.set_read_timeout(Some(PATIENCE)).expect("above zero");
         assert_eq!(handle.counters().expect("running")[THERE.index()].dropped_link_down, 3);
         handle.set_link(THERE, state).expect("in range");
         assert_eq!(count(3), 3);
@@ -311,7 +356,7 @@ fn link_address_uses_its_link_despite_longer_delay() {
         stop.store(true, Ordering::Relaxed);
         println!("pinned {pinned:?}, shortest {shortest:?}");
         assert!(pinned >= StdDuration::from_millis(60));
-        assert!((StdDuration::from_millis(20)..StdDuration::from_millis(55)).contains(&shortest));
+        assert!(shortest >= StdDuration::from_millis(20));
     });
     let counters = emulation.counters().expect("running");
     let sent: Vec<_> = counters.iter().map(|c| c.sent_packets).collect();
@@ -319,7 +364,7 @@ fn link_address_uses_its_link_despite_longer_delay() {
 }
 
 /// Ten datagrams sent at once to a link on which each takes 40 ms: the first is sent immediately,
-/// and six find at most 5 kB in the queue.
+/// and six find at most 5 kB in the queue. If the sending thread is delayed, fewer are marked.
 #[test]
 fn port_marks_ecn_capable_packets_for_the_kernel() {
     let _alone = alone();
@@ -334,7 +379,11 @@ fn port_marks_ecn_capable_packets_for_the_kernel() {
     let (sender, receiver) = (udp(&emulation, A, from, 0), udp(&emulation, B, to, 9));
     let marked = || emulation.counters().expect("running")[THERE.index()].marked_packets;
     // ECT(0), and a packet that must not be marked (RFC 3168, section 5).
-    for (ecn, expected) in [(0b10, 1..=3), (0b00, 0..=0)] {
+    let mut of_capable = 0;
+    for ecn in [0b10; 20].into_iter().chain([0b00]) {
+        if ecn == 0b10 && of_capable > 0 {
+            continue;
+        }
         set_tos(&sender, ecn);
         let before = marked();
         for _ in 0..10 {
@@ -345,9 +394,10 @@ fn port_marks_ecn_capable_packets_for_the_kernel() {
             receiver.recv(&mut [0; 1_000]).expect("all arrive");
         }
         let got = marked() - before;
-        // Fewer than three if this thread was delayed for longer than 40 ms.
-        assert!(expected.contains(&got), "{ecn}: {got}");
+        assert!(got <= if ecn == 0b10 { 3 } else { 0 }, "{ecn}: {got}");
+        of_capable += got;
     }
+    assert!(of_capable > 0, "none of 20 times ten");
 }
 
 #[test]
@@ -398,7 +448,6 @@ fn flows_over_the_first_link(topology: &Topology, options: EmulationOptions) -> 
     let emulation = start(topology, options)?;
     let (to, from) = (emulation.site_address(B), emulation.site_address(A));
     let receiver = udp(&emulation, B, to, 9);
-    receiver.set_read_timeout(Some(StdDuration::from_secs(2))).expect("not zero");
     let mut over_left = 0;
     let sent_left = || emulation.counters().expect("running")[0].sent_packets;
     for _ in 0..40 {
@@ -483,7 +532,7 @@ fn kill_test(name: &str, variable: &str) -> bool {
     // After SIGKILL, none of our code runs in that process any more.
     child.kill().expect("our child");
     child.wait().expect("our child");
-    let deadline = WallInstant::now() + StdDuration::from_secs(5);
+    let deadline = WallInstant::now() + PATIENCE;
     while !holders(namespace).is_empty() && WallInstant::now() < deadline {
         std::thread::sleep(StdDuration::from_millis(10));
     }
@@ -557,8 +606,8 @@ fn child_of_the_user_namespace_test() {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("any port");
     socket.set_read_timeout(Some(StdDuration::from_millis(100))).expect("above zero");
     // The echo process may not have bound its socket yet.
-    let times = (0..50).map(|_| round_trips(&socket, to, 100, 1)).find(|times| !times.is_empty());
-    println!("\nGOT {:?}", times.expect("an answer within 5 s"));
+    let times = (0..600).map(|_| round_trips(&socket, to, 100, 1)).find(|times| !times.is_empty());
+    println!("\nGOT {:?}", times.expect("an answer within 60 s"));
 }
 
 #[test]

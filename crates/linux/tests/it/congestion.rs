@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketType, connect, socket};
 
 use super::wire::comes;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const STACK: u8 = 10;
 const BYTES: usize = 4 << 20;
 

@@ -11,7 +11,7 @@ use anabranch_linux::rtnetlink::{
 use anabranch_linux::tun;
 use anabranch_testing::skip::{is_lacking, skip};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Creates a network namespace. Returns `None`, with the reason printed, if the machine permits
 /// none.

@@ -97,6 +97,13 @@ impl Wire {
         }
     }
 
+    /// As [`Self::set`], for a sysctl that older kernels lack.
+    pub fn set_if_there(&self, name: &str, value: &str) {
+        if std::path::Path::new("/proc/sys/net").join(name).exists() {
+            self.set(name, value);
+        }
+    }
+
     /// Opens a connection from the sender with `connect`, and starts a thread at the receiver that
     /// reads all data. `prepare` is called with the listening socket.
     pub fn connect(
@@ -265,7 +272,7 @@ fn change(packet: &mut [u8], at: usize, checksum: usize, by: impl FnOnce(u16) ->
 
 /// Waits for a condition. Returns false on timeout.
 pub fn comes(mut condition: impl FnMut() -> bool) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(60);
     let began = Instant::now();
     while !condition() {
         if began.elapsed() > PATIENCE {

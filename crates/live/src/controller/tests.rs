@@ -20,7 +20,7 @@ fn description() -> Description {
 
 /// Opens a controller and runs its driver.
 async fn start(config: &ControllerConfig) -> (ControllerService, tokio::task::JoinHandle<()>) {
-    let mut tries = 0..100;
+    let mut tries = 0..3_000;
     let service = loop {
         // Requests of the previous controller may still be using its store.
         match ControllerService::open(config.clone()) {

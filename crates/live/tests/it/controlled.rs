@@ -16,12 +16,12 @@ use anabranch_live_proto::control::node::ControlMode;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, SetRequest, VALID_DAYS, make_set, write_set};
 use anabranch_net::tls::CredentialFiles;
+use anabranch_testing::ports::free_port;
 use anabranch_units::{BitRate, Duration};
 use axum::http::{HeaderMap, StatusCode};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -35,7 +35,7 @@ const LATER: [&str; 2] = ["r3", "e3"];
 /// Lease duration of controllers that share an etcd.
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(2);
 /// Longest wait for a change.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 pub struct TestNetwork {
     folder: PathBuf,
@@ -49,19 +49,6 @@ pub struct TestNetwork {
     etcd: Vec<String>,
     nodes: BTreeMap<&'static str, JoinHandle<()>>,
     pub operator: ControllerClient,
-}
-
-/// A free port below Linux's ephemeral range, so that no outgoing connection takes the port before
-/// it is bound.
-fn free_port() -> u16 {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = std::process::id() * 37 + TAKEN.fetch_add(1, Ordering::Relaxed);
-        let port = 20_000 + (number % 12_000) as u16;
-        if std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 fn description() -> Description {
@@ -138,7 +125,8 @@ impl TestNetwork {
             config.store = StoreConfig::Etcd(etcd);
         }
         config.settings.round = Duration::from_secs(2);
-        config.settings.node_silence_max = Duration::from_secs(3);
+        // Longer than a busy machine stops a node.
+        config.settings.node_silence_max = Duration::from_secs(6);
         let until = Instant::now() + PATIENCE;
         let service = loop {
             // Requests of the previous controller may still be using its store.

@@ -3,6 +3,7 @@
 use crate::origin::{PARTS, TestNode, TestOrigin, Viewer};
 use anabranch_http::origin::Origin;
 use anabranch_live::{NodeConfig, RelayConfig};
+use anabranch_testing::ports::free_port;
 use axum::http::{HeaderMap, StatusCode};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,9 +51,7 @@ async fn doubled_leg_needs_no_further_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ring_of_nodes_ends_with_an_error() {
     // The second node's address must be known before the first node starts.
-    let held = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let at = held.local_addr().expect("bound");
-    drop(held);
+    let at = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
     let first = TestNode::start("first", &[&format!("http://{at}")]);
     let mut config = NodeConfig::new("second", at);
     config.parents = vec![first.url.clone()];

@@ -9,7 +9,7 @@ use std::path::Path;
 use tokio::net::TcpSocket;
 
 /// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
 
 fn identity() -> Identity {
     let request = SetRequest {

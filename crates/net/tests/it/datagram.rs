@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anabranch_testing::skip::skip;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const V4: &str = "127.0.0.1:0";
 const V6: &str = "[::1]:0";
 

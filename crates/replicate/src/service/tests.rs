@@ -88,10 +88,12 @@ impl Loopback {
                 assert!(matches!(report, Report::Progress { .. } | Report::SourceDone { .. }), "{report:?}");
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("reports within 20 s")
+        tokio::time::timeout(PATIENCE, wait).await.expect("a report in time")
     }
 }
 
+/// Time limit of every wait. It only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 const RUN: Run = Run { transfer: TransferId(7), attempt: Attempt(1) };
 
 /// A program for the chain 0 to 1 to 2, where 2 is the destination.
@@ -212,7 +214,7 @@ async fn a_site_that_is_dropped_stops_listening() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("nobody listens");
+    tokio::time::timeout(PATIENCE, gone).await.expect("nobody listens");
 }
 
 /// Removes an attempt right after its installation started. The file is large, so that installing
@@ -230,7 +232,7 @@ async fn attempt_removed_during_installation_does_not_stay() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), quiet).await.expect("commands end");
+    tokio::time::timeout(PATIENCE, quiet).await.expect("commands end");
     assert!(lock(&service.runners).is_empty());
 }
 
@@ -272,7 +274,7 @@ async fn an_attempt_without_memory_is_busy_and_fits_later() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), until).await.expect("it is removed");
+    tokio::time::timeout(PATIENCE, until).await.expect("it is removed");
     net.sites[2].0.handle(Command::Install { program: second });
     net.report(2, ready).await;
 }

@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-const PATIENCE: StdDuration = StdDuration::from_secs(20);
+const PATIENCE: StdDuration = StdDuration::from_secs(60);
 const HOSTS: [&str; 3] = ["h0", "h1", "h2"];
 const LINK_BPS: u64 = 100_000_000;
 
@@ -116,7 +116,7 @@ impl World {
             (config.are_addresses_trusted, config.hosts) = (self.hosts.is_none(), self.hosts.clone());
             match CoordinatorService::open(config) {
                 Ok(service) => break service,
-                Err(error) if tries == 100 => panic!("{error}"),
+                Err(error) if tries == 3_000 => panic!("{error}"),
                 Err(_) => tries += 1,
             }
             tokio::time::sleep(StdDuration::from_millis(20)).await;
@@ -361,7 +361,8 @@ async fn refused_sender_may_continue_and_learns_the_reason() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_agent_leaves_after_a_timeout_leaving_one_immediately() {
     let mut world = World::new("silent").await;
-    world.silence_max = Duration::from_ms(300);
+    // Longer than a busy machine stops an agent that reports.
+    world.silence_max = Duration::from_secs(5);
     world.restart().await;
     let (talks, silent) = (world.agent(0).await, world.agent(1).await);
     let ups = async || {

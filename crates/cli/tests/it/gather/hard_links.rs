@@ -22,7 +22,10 @@ fn pulls_over(capacity: &str, delay: &str, more: &[&str]) {
     let binary = env!("CARGO_BIN_EXE_anabranch");
     let server = format!("server={binary} gather serve served --listen 0.0.0.0:7180");
     let emulation = [&["emulate", "net.toml", "--run", &server][..], more].concat();
-    let client = ["--", binary, "gather", "get", "{@server}:7180/object", "-o", "out"];
+    // The client begins once the server listens.
+    let listens = "for try in $(seq 600); do (: <>/dev/tcp/$1/7180) 2>/dev/null && break; sleep 0.1; done";
+    let get = format!("{listens}; exec {binary} gather get $1:7180/object -o out");
+    let client = ["--", "bash", "-c", &get, "bash", "{@server}"];
     run(&[&emulation[..], &client[..]].concat());
     assert!(std::fs::read(path("out")).is_ok_and(|out| out == bytes));
 }

@@ -13,6 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+/// A request rate that a busy machine carries over loopback: only the test causes losses.
+pub const LINK: [&str; 2] = ["--link", "400 Mbit/s"];
+/// A request rate at which an object takes more than ten seconds, so that a late test still
+/// interrupts its pull.
+pub const SLOW_LINK: [&str; 2] = ["--link", "16 Mbit/s"];
+
 /// Rates of harm to datagrams per million, in either direction.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct DatagramHarm {

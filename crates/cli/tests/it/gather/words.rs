@@ -87,7 +87,7 @@ fn server_logs_clients_pulls_and_refusals() {
 /// resumes.
 #[test]
 fn death_of_the_only_server_prints_how_to_resume() {
-    let mut world = World::new(0).with(None, &["--rate-max", "40 Mbit/s"]);
+    let mut world = World::new(0).with(None, &["--rate-max", "6 Mbit/s"]);
     let bytes = noise(31, 16 * MIB);
     world.put(0..1, "object", &bytes);
     let mut command = anabranch();
@@ -217,7 +217,8 @@ fn wrong_usage_gives_one_line_and_exit_code_2() {
 /// once the file was a mix of both.
 #[test]
 fn second_get_into_a_file_fails_in_one_line() {
-    let world = World::new(0).with(None, &["--rate-max", "20 Mbit/s"]);
+    // The second command has to begin while the first one is busy.
+    let world = World::new(0).with(None, &["--rate-max", "4 Mbit/s"]);
     let bytes = noise(34, 6 * MIB);
     world.put(0..1, "object", &bytes);
     let object = world.object(0..1, "object");
