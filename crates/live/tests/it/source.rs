@@ -46,7 +46,7 @@ impl TestSource {
         config.is_timeline_shared = is_timeline_shared;
         config.segment_target = Duration::from_secs(1);
         config.rendition.listed_segments = 20;
-        // Long for a busy machine, but shorter than the time after which a waiting request is refused.
+        // Shorter than the three seconds after which the source refuses a waiting request.
         config.silence_max = Duration::from_secs(2);
         let source = Source::bind(config).expect("loopback");
         let url = format!("http://{}", source.local_addr().expect("bound"));
