@@ -8,7 +8,7 @@
 //! Leaves out: the bytes of both objects (the `disk` room). Read [`SnapshotObject`] first.
 
 use crate::msg::NAME_BYTES_MAX;
-use anabranch_pieces::name::RESERVED;
+use anabranch_pieces::name::{RESERVED, normal_entry};
 use std::fmt;
 
 /// Hexadecimal digits of a snapshot's id.
@@ -18,6 +18,16 @@ const SUFFIX_BYTES: usize = RESERVED.len() + ID_DIGITS + 1 + 6;
 
 /// Maximum length of a directory's name in bytes, with its slash.
 pub const DIRECTORY_BYTES_MAX: usize = NAME_BYTES_MAX - SUFFIX_BYTES;
+
+/// Name of the served folder itself.
+pub const ROOT: &str = "./";
+
+/// Returns true for the one spelling of a directory's name: [`ROOT`], or a path below the served
+/// folder that ends with a slash.
+pub fn is_directory(name: &str) -> bool {
+    let is_normal = || normal_entry(name).as_deref() == Ok(name) && !name.starts_with('/');
+    name.ends_with('/') && name.len() <= DIRECTORY_BYTES_MAX && (name == ROOT || is_normal())
+}
 
 /// Part of a snapshot.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -106,9 +116,20 @@ mod tests {
     }
 
     #[test]
+    fn directories_have_one_spelling() {
+        for good in ["./", "a/", "a/b c/", "\u{fc}/"] {
+            assert!(is_directory(good), "{good}");
+        }
+        for bad in ["", "/", "a", "/a/", "a//", "./a/", "../", "a/../b/", ".anabranch-x/", "a\n/"] {
+            assert!(!is_directory(bad), "{bad}");
+        }
+    }
+
+    #[test]
     fn longest_directory_name_leaves_room_for_its_parts() {
         let directory = "d".repeat(DIRECTORY_BYTES_MAX - 1) + "/";
         let object = SnapshotObject { directory, id: [0; 32], part: SnapshotPart::Stream };
+        assert!(!is_directory(&object.directory), "no component is so long");
         assert_eq!(object.to_string().len(), NAME_BYTES_MAX);
     }
 }

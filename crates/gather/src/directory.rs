@@ -18,7 +18,7 @@ use crate::targets::{ManifestPart, Target, TargetError, split};
 use anabranch_disk::folder::Place;
 use anabranch_disk::tree::arrival::{Arrival, Snapshot};
 use anabranch_disk::tree::unpack::Unpacked;
-use anabranch_gather_proto::snapshot::{DIRECTORY_BYTES_MAX, SnapshotObject, SnapshotPart};
+use anabranch_gather_proto::snapshot::{ROOT, SnapshotObject, SnapshotPart, is_directory};
 use anabranch_net::identity::Identity;
 use anabranch_pieces::Attributes;
 use anabranch_pieces::name::normal_entry;
@@ -34,7 +34,7 @@ use versions::Choice;
 /// A directory to pull, and the servers that may hold it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryTarget {
-    /// Name of the directory at its servers, with a slash at its end.
+    /// Name of the directory at its servers, with a slash at its end; `./` for the served folder.
     pub name: String,
     /// Address `[NAME@]HOST:PORT` of each server. The version of the first one is preferred.
     pub holders: Vec<String>,
@@ -45,18 +45,17 @@ pub struct DirectoryTarget {
 }
 
 impl DirectoryTarget {
-    /// Parses `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/DIR/`. [`DirectoryTarget::at`] sets the
-    /// destination.
+    /// Parses `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/DIR/`; without `DIR/` it is the whole served
+    /// folder. [`DirectoryTarget::at`] sets the destination.
     ///
     /// Errors: see [`TargetError`].
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         let (holders, name) = split(text)?;
-        let wrong = || TargetError::DirectoryName(name.to_owned());
-        let is_below = name.ends_with('/') && !name.starts_with('/') && name.len() <= DIRECTORY_BYTES_MAX;
-        if !is_below || name.contains('\0') {
-            return Err(wrong());
+        let normal = if name.is_empty() { ROOT.to_owned() } else { normal_entry(name)? };
+        if !is_directory(&normal) {
+            return Err(TargetError::DirectoryName(name.to_owned()));
         }
-        Ok(Self { name: normal_entry(name)?, holders, path: PathBuf::new(), snapshot: None })
+        Ok(Self { name: normal, holders, path: PathBuf::new(), snapshot: None })
     }
 
     /// Returns true for a text that names a directory: it ends with a slash.
@@ -330,6 +329,7 @@ impl<'a> GetDirectory<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_gather_proto::snapshot::DIRECTORY_BYTES_MAX;
 
     #[test]
     fn directories_are_parsed_and_mistakes_are_named() {
@@ -338,10 +338,10 @@ mod tests {
             (target.name.as_str(), &target.holders[..]),
             ("x/y/", &["s1@a:1".to_owned(), "b:2".to_owned()][..])
         );
-        let long = format!("a:1/{}/", "d/".repeat(DIRECTORY_BYTES_MAX / 2));
+        assert_eq!(DirectoryTarget::parse("a:1/").expect("the whole folder").name, "./");
+        let long = format!("a:1/{}", "d/".repeat(DIRECTORY_BYTES_MAX / 2 + 1));
         for (bad, said) in [
-            ("a:1/", "a directory's name is"),
-            ("a:1//", "a directory's name is"),
+            ("a:1//", "this names no file"),
             ("a:1//etc/", "a directory's name is"),
             ("a:1/x", "a directory's name is"),
             ("a:1/../x/", "`..`"),

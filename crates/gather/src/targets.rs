@@ -34,7 +34,7 @@ pub enum TargetError {
     ObjectName(String),
     /// Not a valid name of a directory.
     #[error(
-        "`{0}`: a directory's name is a path without a `/` in front, with a `/` at its end, of 2 to {max} bytes",
+        "`{0}`: a directory's name is a path without a `/` in front, with a `/` at its end, of at most {max} bytes",
         max = DIRECTORY_BYTES_MAX
     )]
     DirectoryName(String),

@@ -28,8 +28,9 @@ pub struct Args {
     /// Name of the client, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
-    /// Also print the sum of a directory, as host1:7180/DIR/: its files, their bytes, and the id of
-    /// its snapshot. The server reads files that changed since it last read them.
+    /// Also print the sum of a directory, as host1:7180/DIR/, or of the whole folder: its files,
+    /// their bytes, and the id of its snapshot. The server reads files that changed since it last
+    /// read them.
     #[arg(long)]
     snapshot: bool,
     /// Print JSON: a line for each object.
@@ -76,7 +77,7 @@ fn summed(args: &Args) -> anyhow::Result<Option<String>> {
     }
     let HolderPrefix { holder, prefix } = &args.place;
     ensure_usage!(
-        DirectoryTarget::is_named_by(prefix),
+        prefix.is_empty() || DirectoryTarget::is_named_by(prefix),
         "--snapshot: name a directory, with a slash at its end, as {holder}/DIR/"
     );
     Ok(Some(DirectoryTarget::parse(&format!("{holder}/{prefix}")).or_usage()?.name))

@@ -308,7 +308,8 @@ async fn answer(
                 let hashed = AtomicU64::new(0);
                 let mut found = std::pin::pin!(async {
                     if directory(&object).is_some() {
-                        return shared.directories.describe(&object, &share.turns).await;
+                        let found = shared.directories.describe(&object, &share.turns).await;
+                        return found.inspect(|_| drop(shared.metrics.snapshots.inc()));
                     }
                     shared.hashes.hash(&shared.files, &object, &share.turns, &hashed).await
                 });

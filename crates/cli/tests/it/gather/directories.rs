@@ -112,7 +112,8 @@ fn servers_with_other_versions_are_named_and_left_out() {
     ] {
         let (code, said) = world.tell(&[&[&*turned, "-o", folder], more].concat());
         assert_eq!(code, Some(4), "{said}");
-        assert!(said.contains(&format!("data/: {reason}; {} has another version", at(1))), "{said}");
+        assert!(said.contains(&format!("data/: {reason}; ")), "{said}");
+        assert!(said.contains(&format!("{} has another version: snapshot {first}", at(2))), "{said}");
     }
 }
 
@@ -157,6 +158,9 @@ fn changed_files_are_left_and_named_without_replace() {
     assert_eq!(world.snapshot("out"), world.snapshot("server-0/data"));
     let (code, said) = world.tell(&[&object]);
     assert_eq!((code, said.as_str()), (Some(0), "data/: nothing changed\n"));
+    let whole = world.path("whole");
+    let got = world.get(&[&world.object(0..1, ""), "-o", whole.to_str().expect("plain")]).end();
+    assert_eq!((got.code, world.snapshot("whole")), (Some(0), world.snapshot("server-0")), "{got:?}");
 }
 
 #[test]
@@ -174,7 +178,7 @@ fn mistakes_about_directories_are_named() {
         (&["/file", "--snapshot", &"0".repeat(64)][..], "--snapshot: for a directory"),
         (&["/data/", "--snapshot", "1"][..], "`1`: the id of a snapshot has 64 hexadecimal digits"),
         (&["/data/", "--blake3", &"0".repeat(64)][..], "--blake3: for one object"),
-        (&["/"][..], "a directory's name is a path"),
+        (&["/../"][..], "`..` leads outside"),
     ];
     let failures = [
         (&["/none/"][..], "none: No such file or directory"),
