@@ -309,7 +309,7 @@ async fn answer(
                 let mut found = std::pin::pin!(async {
                     if directory(&object).is_some() {
                         let found = shared.directories.describe(&object, &share.turns).await;
-                        return found.inspect(|_| drop(shared.metrics.snapshots.inc()));
+                        return found.inspect(|_| _ = shared.metrics.snapshots.inc());
                     }
                     shared.hashes.hash(&shared.files, &object, &share.turns, &hashed).await
                 });
