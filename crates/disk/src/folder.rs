@@ -231,6 +231,12 @@ impl Folder {
         &self.path
     }
 
+    /// The same folder, whose path begins with `path` in messages.
+    #[must_use]
+    pub fn shown_as(self, path: PathBuf) -> Self {
+        Self { path, ..self }
+    }
+
     /// Path of a file in it, for messages.
     pub fn path_of(&self, name: &Name) -> PathBuf {
         self.path.join(&name.0)
@@ -351,15 +357,7 @@ impl Folder {
     ///
     /// Errors: the system's; the working file is a link.
     pub fn beside(&self, name: &Name, ending: &str) -> io::Result<PathBuf> {
-        let place = self.place(name, true)?;
-        let working = place.working_name(ending);
-        let found = rustix::fs::statat(place.folder(), working.as_str(), AtFlags::SYMLINK_NOFOLLOW);
-        if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::RegularFile) {
-            let reason =
-                format!("{}: its working file {working} is no plain file: remove it", shown(place.path()));
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
-        }
-        Ok(self.path.join(&name.0).with_file_name(working))
+        self.place(name, true)?.working_path(ending)
     }
 
     fn make_folders(&self, path: &Path) -> Result<(), Errno> {
@@ -543,6 +541,20 @@ impl Place {
     /// Name of a working file beside it, with an ending that no partial file has.
     pub fn working_name(&self, ending: &str) -> String {
         working_name(self.name.as_bytes(), ending)
+    }
+
+    /// Path of a working file beside it.
+    ///
+    /// Errors: the working file is a link, or no plain file.
+    pub fn working_path(&self, ending: &str) -> io::Result<PathBuf> {
+        let working = self.working_name(ending);
+        let found = rustix::fs::statat(&self.folder, working.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::RegularFile) {
+            let path = shown(&self.path);
+            let reason = format!("{path}: its working file {working} is no plain file: remove it");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        }
+        Ok(self.path.with_file_name(working))
     }
 
     /// Path at the time of the lookup, for messages.

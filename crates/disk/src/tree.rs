@@ -7,6 +7,7 @@
 //! Leaves out: contents of files and their hashes ([`manifest`], [`index`]). Read [`Tree`] and
 //! [`Visitor`] first.
 
+pub mod arrival;
 pub mod index;
 pub mod manifest;
 mod names;

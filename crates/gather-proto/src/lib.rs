@@ -60,6 +60,7 @@ mod receiver;
 mod sender;
 mod server;
 pub mod simulated;
+pub mod snapshot;
 
 pub use client::{Client, ClientEvent, Failure, Piece, PieceId, ServerId};
 pub use config::{ClientConfig, ConfigError, MTU_MIN, ServerConfig};

@@ -41,7 +41,7 @@ use tokio::time::timeout;
 /// in 7 %.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Minimum of that time if the user sets the limit of silence.
-const ANSWER_TIME_MIN: Duration = Duration::from_secs(10);
+pub const ANSWER_TIME_MIN: Duration = Duration::from_secs(10);
 /// Maximum number of greetings sent to a server that drops the connection unanswered.
 const GREETINGS: u32 = 5;
 /// Pause between the greetings sent to a server that drops the connection unanswered.
@@ -125,7 +125,7 @@ pub async fn run(
     incoming: mpsc::Sender<(u32, ConnectionMessage)>,
     give_up: Option<Duration>,
 ) {
-    let patience = give_up.map_or(ANSWER_TIME, |time| time.max(ANSWER_TIME_MIN));
+    let patience = answer_time(give_up);
     let lost = converse(&identity, &holder, server, &incoming, patience).await;
     let lost = lost.unwrap_or_else(|error| match error {
         ConnectError::Silent(_) => format!("{error}: --give-up TIME waits longer"),
@@ -133,6 +133,11 @@ pub async fn run(
     });
     // A closed receiver means that the command is ending.
     let _ = incoming.send((server, ConnectionMessage::Lost(lost))).await;
+}
+
+/// Maximum time for each of a server's first answers.
+fn answer_time(give_up: Option<Duration>) -> Duration {
+    give_up.map_or(ANSWER_TIME, |time| time.max(ANSWER_TIME_MIN))
 }
 
 /// Exchanges messages with a server until the connection ends. Returns the reason of the end.
@@ -339,7 +344,18 @@ pub enum ConnectError {
 ///
 /// Errors: one line, without the holder.
 pub async fn greet(identity: &Identity, holder: &str) -> Result<GreetedServer, ConnectError> {
-    patiently(identity, holder, ANSWER_TIME, None).await
+    greet_within(identity, holder, None).await
+}
+
+/// Does the same as [`greet`], but gives a silent server up after `give_up`, and not before 10 s.
+///
+/// Errors: see [`greet`].
+pub async fn greet_within(
+    identity: &Identity,
+    holder: &str,
+    give_up: Option<Duration>,
+) -> Result<GreetedServer, ConnectError> {
+    patiently(identity, holder, answer_time(give_up), None).await
 }
 
 /// Connects to a server that must give each first answer within `patience`. Further tries are made

@@ -19,7 +19,8 @@ use anabranch_net::identity::Identity;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant};
-use output::{Output, Reply, WriterOrder, may_be_there};
+pub(crate) use output::{DirectorySink, lock};
+use output::{Output, Reply, Sinks, WriterOrder, may_be_there};
 use report::{Counters, GetEvent, Note, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use std::future::pending;
 use std::io;
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::Instant as Clock;
 use tokio::sync::mpsc;
 
@@ -203,13 +205,19 @@ pub struct Get<'a> {
     identity: &'a Identity,
     targets: Vec<Target>,
     config: &'a GetConfig,
-    stream: Option<Box<dyn Write + Send>>,
+    sinks: Sinks,
 }
 
 impl<'a> Get<'a> {
     /// A fetch of `targets`, each to its destination path.
     pub const fn new(identity: &'a Identity, targets: Vec<Target>, config: &'a GetConfig) -> Self {
-        Self { identity, targets, config, stream: None }
+        Self { identity, targets, config, sinks: Sinks { stream: None, directory: None } }
+    }
+
+    /// Writes the directory `directory` from the single object, which is its stream.
+    pub(crate) fn into_directory(mut self, directory: Arc<Mutex<DirectorySink>>) -> Self {
+        self.sinks.directory = Some(directory);
+        self
     }
 
     /// Writes the single object to `stream`, in order and as it arrives, instead of to a path. The
@@ -219,7 +227,7 @@ impl<'a> Get<'a> {
     #[must_use]
     pub fn streamed(mut self, stream: Box<dyn Write + Send>) -> Self {
         assert!(self.targets.len() == 1, "a stream takes one object");
-        self.stream = Some(stream);
+        self.sinks.stream = Some(stream);
         self
     }
 
@@ -232,9 +240,9 @@ impl<'a> Get<'a> {
         stop: impl Future<Output = ()>,
         hear: impl FnMut(GetEvent<'_>),
     ) -> Result<Report, GetError> {
-        let Self { identity, targets, config, stream } = self;
-        let streams = stream.is_some();
-        let (output, replies) = Output::start(config.syncs, config.replace, stream)?;
+        let Self { identity, targets, config, sinks } = self;
+        let streams = sinks.stream.is_some();
+        let (output, replies) = Output::start(config.syncs, config.replace, sinks)?;
         let (mut run, incoming) = Run::begin(identity, targets, config, streams, output, hear)?;
         let is_ended = tokio::select! {
             result = run.go(incoming, replies) => { result?; true }

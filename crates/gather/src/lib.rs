@@ -2,8 +2,9 @@
 //! pulls from many servers at once.
 //!
 //! [`Server`] serves files, [`get`] pulls objects and reports the outcome of each [`Target`],
-//! [`list()`] lists a server's objects, and [`stripe()`] cuts a file for many servers. Both ends
-//! authenticate with certificates of one authority ([`keys`]). Every error is an enum whose text is
+//! [`list()`] lists a server's objects, and [`stripe()`] cuts a file for many servers.
+//! [`GetDirectory`] pulls a directory. Both ends authenticate with certificates of one authority
+//! ([`keys`]). Every error is an enum whose text is
 //! fit for a user. Events are passed on as [`GetEvent`]s and [`ServeEvent`]s, and logged
 //! ([`tracing`]).
 //!
@@ -42,6 +43,7 @@
 
 mod connection;
 mod control;
+mod directory;
 mod get;
 mod list;
 mod server;
@@ -49,6 +51,7 @@ mod stripe;
 mod targets;
 
 pub use connection::ConnectError;
+pub use directory::{DirectoryReport, DirectoryTarget, DirectoryVersion, GetDirectory, describe_directory};
 pub use get::report::{Counters, GetEvent, Note, ObjectFailure, ObjectReport, Report, ServerReport, Verdict};
 pub use get::{Get, GetConfig, GetError, get, holders};
 pub use list::{Entry, ListError, list};
@@ -61,6 +64,8 @@ pub use targets::{
     check_holder, parse_manifest, place, read_manifest, read_object_list,
 };
 
+pub use anabranch_disk::tree::unpack::Unpacked;
+pub use anabranch_gather_proto::snapshot::parse_id;
 pub use anabranch_gather_proto::{ConfigError, Mode, RateControl};
 pub use anabranch_net::identity::Identity;
 pub use anabranch_net::keys;

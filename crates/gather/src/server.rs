@@ -6,6 +6,7 @@
 //! takes packets. Read [`ServeConfig`], [`Server`] and [`ServeEvent`] first, then `session`.
 
 mod channels;
+mod directories;
 mod event;
 mod files;
 mod hashes;
@@ -19,7 +20,8 @@ pub use hashes::CacheError;
 
 use anabranch_disk::folder::secrets::{keep_outside, warn_of_any};
 use anabranch_gather_proto::ServerConfig;
-use anabranch_gather_proto::msg::Feedback;
+use anabranch_gather_proto::msg::{Feedback, ObjectDescription};
+use anabranch_gather_proto::snapshot::SnapshotObject;
 use anabranch_net::admission::{Admission, AdmissionLimits, ConnectionSlots};
 use anabranch_net::datagram::{Batch, DatagramOptions, DatagramSocket};
 use anabranch_net::identity::Identity;
@@ -29,6 +31,7 @@ use anabranch_net::socket::{let_open_fast, listen};
 use anabranch_net::tls::{CredentialFiles, TlsError};
 use anabranch_units::{BitRate, ByteCount, Duration};
 use channels::{Channels, HandOnResult};
+use directories::{Content, Directories};
 use files::Files;
 use hashes::Hashes;
 use metrics::ServerMetrics;
@@ -67,14 +70,15 @@ pub struct ServeConfig {
     /// Maximum number of pulls of one client at once, over all its connections. A pull is for one
     /// object, or for a part of an object.
     pub pulls_max: usize,
-    /// Maximum memory for the blocks of one client, over all its connections.
+    /// Maximum memory for the blocks of one client, over all its connections. The lists of the
+    /// directories that are pulled take as much again for all clients together, one list half.
     pub memory: ByteCount,
     /// Duration without feedback from its client after which a pull ends.
     pub give_up: Duration,
     /// Duration without pulls and requests after which a connection is closed.
     pub idle: Duration,
-    /// File of known hashes, outside `dir`, which survives restarts. `None` keeps hashes in memory
-    /// only.
+    /// File of known hashes, outside `dir`, which survives restarts. Indexes of directories lie
+    /// beside it. `None` keeps hashes in memory only, and indexes in files without a name.
     pub cache: Option<PathBuf>,
     /// Maximum number of packets that one key seals. For tests only, because ciphers have their own
     /// limits; `None` otherwise.
@@ -177,6 +181,7 @@ struct Shared {
     socket: DatagramSocket,
     files: Files,
     hashes: Hashes,
+    directories: Arc<Directories>,
     config: ServerConfig,
     /// UDP port to which clients send datagrams.
     port: u16,
@@ -194,6 +199,16 @@ struct Shared {
 }
 
 impl Shared {
+    /// Opens the object that a client requests as `name`: a file, or a part of a snapshot.
+    ///
+    /// Errors: one line for the client.
+    fn open(&self, name: &str) -> Result<(Content, ObjectDescription), String> {
+        if let Some(object) = SnapshotObject::parse(name) {
+            return self.directories.open(&object);
+        }
+        self.files.open(name).map(|opened| (Content::File(opened.file), opened.found))
+    }
+
     /// Reports an event. The event is also logged, unless its connection has used up its log lines.
     fn say(&self, event: &ServeEvent, is_logged: bool) {
         if is_logged {
@@ -252,6 +267,8 @@ impl Server {
         keep_outside(&dir, secrets).map_err(ServeError::Inside)?;
         warn_of_any(files.folder());
         let identity = Identity::load(&credentials)?;
+        let directories = Directories::below(&dir, config.cache.as_deref(), config.memory.as_u64());
+        let directories = directories.map_err(|error| ServeError::Folder { dir: dir.clone(), error })?;
         let machine = ServerConfig {
             pulls_max,
             rate_max: config.rate_max,
@@ -278,6 +295,7 @@ impl Server {
             socket,
             files,
             hashes,
+            directories: Arc::new(directories),
             config: machine,
             port: config.advertise_port.unwrap_or(at.port()),
             channels: Mutex::default(),

@@ -9,6 +9,7 @@
 //! `#` are skipped.
 
 use anabranch_gather_proto::msg::{MODE_BITS, NAME_BYTES_MAX};
+use anabranch_gather_proto::snapshot::DIRECTORY_BYTES_MAX;
 use anabranch_pieces::Attributes;
 use anabranch_pieces::name::{NameError, normal};
 use anabranch_units::ByteCount;
@@ -31,6 +32,12 @@ pub enum TargetError {
     /// Not a valid object name.
     #[error("`{0}`: an object's name is a path without `..` or a `/` in front, of 1 to {max} bytes", max = NAME_BYTES_MAX)]
     ObjectName(String),
+    /// Not a valid name of a directory.
+    #[error(
+        "`{0}`: a directory's name is a path without a `/` in front, with a `/` at its end, of at most {max} bytes",
+        max = DIRECTORY_BYTES_MAX
+    )]
+    DirectoryName(String),
     /// Not a valid file name on this machine.
     #[error(transparent)]
     FileName(#[from] NameError),
@@ -203,14 +210,8 @@ impl Target {
     ///
     /// Errors: see [`TargetError`].
     pub fn parse(text: &str) -> Result<Self, TargetError> {
-        let is_url = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
-        if is_url {
-            return Err(TargetError::Http(text.to_owned()));
-        }
-        let (servers, name) = text.split_once('/').ok_or(TargetError::NoObject)?;
+        let (holders, name) = split(text)?;
         check_name(name)?;
-        let holders: Vec<String> = servers.split(',').map(str::to_owned).collect();
-        holders.iter().try_for_each(|holder| check_holder(holder))?;
         let part = ManifestPart { name: name.to_owned(), bytes: None, blake3: None, holders };
         let name = name.to_owned();
         Ok(Self { name, path: PathBuf::new(), bytes: None, hash: None, attributes: None, parts: vec![part] })
@@ -269,6 +270,21 @@ pub struct Object {
     /// Parts of the object, if no server holds all of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub part: Vec<ManifestPart>,
+}
+
+/// Splits `[NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/NAME` into the servers and the name, which is not
+/// checked.
+///
+/// Errors: see [`TargetError`].
+pub(crate) fn split(text: &str) -> Result<(Vec<String>, &str), TargetError> {
+    let is_url = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    if is_url {
+        return Err(TargetError::Http(text.to_owned()));
+    }
+    let (servers, name) = text.split_once('/').ok_or(TargetError::NoObject)?;
+    let holders: Vec<String> = servers.split(',').map(str::to_owned).collect();
+    holders.iter().try_for_each(|holder| check_holder(holder))?;
+    Ok((holders, name))
 }
 
 /// Checks that `name` is valid as an object's name.

@@ -1,6 +1,7 @@
 //! `anabranch gather get`: pulls objects from many servers at once, verifies them, and renames them
-//! into place.
+//! into place. Pulls a directory in the same way.
 
+mod directory;
 mod end;
 mod progress;
 
@@ -8,8 +9,8 @@ use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
 use anabranch_gather::{
-    ConfigError, Get, GetConfig, GetError, RateControl, Target, holders, place, read_manifest,
-    read_object_list,
+    ConfigError, DirectoryTarget, Get, GetConfig, GetError, RateControl, Target, holders, parse_id, place,
+    read_manifest, read_object_list,
 };
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -25,16 +26,15 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub struct Args {
     /// Objects (files that servers offer), each with all servers that hold it in full:
-    /// [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT, such as host1:7180,host2:7180/big.bin.
+    /// [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/OBJECT, such as host1:7180,host2:7180/big.bin. Or one
+    /// directory, with a slash at its end: host1:7180,host2:7180/data/.
     ///
     /// With NAME, the server's certificate must have this name. Without it, any server with keys of
     /// the same set may answer.
-    #[arg(value_name = "SERVER/OBJECT", value_parser = target)]
-    objects: Vec<Target>,
-    /// BLAKE3 hash that the object must have, in hexadecimal, for a single object without a
-    /// manifest. Without it, the hash from the first server is trusted.
-    #[arg(long, value_name = "HEX", value_parser = blake3_hash, conflicts_with = "manifest")]
-    blake3: Option<blake3::Hash>,
+    #[arg(value_name = "SERVER/OBJECT", value_parser = requested)]
+    objects: Vec<Requested>,
+    #[command(flatten)]
+    expected: Expected,
     /// Also pull all objects in this file, one a line, each as SERVER/OBJECT. `-` for standard
     /// input. Empty lines and lines that begin with # are skipped.
     #[arg(long, value_name = "FILE")]
@@ -44,7 +44,7 @@ pub struct Args {
     manifest: Option<PathBuf>,
     /// File to write. A folder for several objects, or if it ends with a slash. `-` for standard
     /// output, which gets a single object as it arrives: only the exit code tells at the end
-    /// whether it is intact.
+    /// whether it is intact. For a directory, the directory that becomes the copy.
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
@@ -71,22 +71,36 @@ pub struct Args {
     /// for these, and 5 s to 60 s later, by the path's round-trip time and packet interval.
     #[arg(long, value_name = "TIME")]
     give_up: Option<Duration>,
-    /// Fail an object if two servers have different versions of it. Each server is asked for its
-    /// hash, and reads the whole object for it. Without this option, another version is only named,
-    /// where it shows.
+    /// Fail an object or a directory if two servers have different versions of it. Each server is
+    /// asked for its hash, and reads the whole object for it. Without this option, another version
+    /// is only named, where it shows.
     #[arg(long)]
     strict: bool,
     /// Do not wait for files to reach the disk: a power failure soon after may lose files that
-    /// already have their names.
+    /// already have their names. The files of a directory reach the disk first in any case.
     #[arg(long)]
     no_sync: bool,
     /// Replace existing files, whatever their content. Without it, an object whose file exists
-    /// fails, unless the file is identical.
+    /// fails, unless the file is identical. In a directory, files that another program changed are
+    /// left without it.
     #[arg(long)]
     replace: bool,
     /// Print JSON: a line for each second and for each object, and one object at the end.
     #[arg(long)]
     json: bool,
+}
+
+/// Version that is expected.
+#[derive(clap::Args)]
+struct Expected {
+    /// BLAKE3 hash that the object must have, in hexadecimal, for a single object without a
+    /// manifest. Without it, the hash from the first server is trusted.
+    #[arg(long, value_name = "HEX", value_parser = blake3_hash, conflicts_with = "manifest")]
+    blake3: Option<blake3::Hash>,
+    /// Id of the snapshot that a directory must have, as `replicate manifest` and `gather ls
+    /// --snapshot` print it. Without it, the version of the first server is taken.
+    #[arg(long, value_name = "ID", value_parser = snapshot_id, conflicts_with_all = ["manifest", "blake3"])]
+    snapshot: Option<[u8; 32]>,
 }
 
 fn rate_control() -> impl TypedValueParser<Value = RateControl> {
@@ -96,8 +110,32 @@ fn rate_control() -> impl TypedValueParser<Value = RateControl> {
     })
 }
 
-fn target(text: &str) -> Result<Target, String> {
-    Target::parse(text).map_err(|error| error.to_string())
+/// An argument of the command.
+#[derive(Clone, Debug)]
+enum Requested {
+    Object(Target),
+    Directory(DirectoryTarget),
+}
+
+/// The command's pull.
+enum Pull {
+    /// Objects. `streams` is true if the single one is written to standard output.
+    Objects { targets: Vec<Target>, streams: bool },
+    /// A directory.
+    Directory(DirectoryTarget),
+}
+
+fn requested(text: &str) -> Result<Requested, String> {
+    let parsed = if DirectoryTarget::is_named_by(text) {
+        DirectoryTarget::parse(text).map(Requested::Directory)
+    } else {
+        Target::parse(text).map(Requested::Object)
+    };
+    parsed.map_err(|error| error.to_string())
+}
+
+fn snapshot_id(text: &str) -> Result<[u8; 32], String> {
+    parse_id(text).ok_or_else(|| format!("`{text}`: the id of a snapshot has 64 hexadecimal digits"))
 }
 
 fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
@@ -108,13 +146,17 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
 ///
 /// Errors: a one-line message for the user. The exit code depends on the objects' results.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
-    let (targets, config, streams) = asked(args).or_usage()?;
+    let (pull, config) = asked(args).or_usage()?;
     let identity = Identity::load(&CredentialFiles::in_set(
         &args.keys,
         anabranch_gather::SYSTEM,
         Role::Operator,
         &args.client,
     ))?;
+    let (targets, streams) = match pull {
+        Pull::Objects { targets, streams } => (targets, streams),
+        Pull::Directory(target) => return directory::run(&identity, target, &config, args.json, quiet),
+    };
     let mut shown = Progress::new(args.json, quiet, holders(&targets).len());
     let report = crate::process::runtime()?.block_on(async {
         let mut get = Get::new(&identity, targets, &config);
@@ -130,18 +172,34 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     Ok(end::say(&report?, args, streams, quiet))
 }
 
-/// Returns the targets, the settings, and true if the object is written to standard output.
+/// Returns the pull and the settings.
 ///
 /// Errors: one line: an invalid combination.
-fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
-    let mut targets = args.objects.clone();
+fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
+    let (mut targets, mut directories) = (Vec::new(), Vec::new());
+    for requested in &args.objects {
+        match requested.clone() {
+            Requested::Object(target) => targets.push(target),
+            Requested::Directory(target) => directories.push(target),
+        }
+    }
     if let Some(path) = &args.objects_from {
         targets.extend(read_object_list(path).map_err(|error| anyhow!("--objects-from {error}"))?);
     }
     if let Some(path) = &args.manifest {
         targets.extend(read_manifest(path)?);
     }
-    if let Some(hash) = &args.blake3 {
+    let config = config(args)?;
+    if let Some(target) = directories.pop() {
+        ensure_usage!(
+            targets.is_empty() && directories.is_empty(),
+            "{}: a directory is pulled alone: use one command for each directory, and one for all objects",
+            target.name
+        );
+        return Ok((Pull::Directory(directory::checked(target, args)?), config));
+    }
+    ensure_usage!(args.expected.snapshot.is_none(), "--snapshot: for a directory, as host1:7180/DIR/");
+    if let Some(hash) = &args.expected.blake3 {
         ensure_usage!(targets.len() == 1, "--blake3: for one object, not {}", targets.len());
         targets[0].hash = Some(*hash.as_bytes());
     }
@@ -161,6 +219,13 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
         "--output -: standard output takes the object, or --json, not both"
     );
     place(&mut targets, &args.output, is_folder)?;
+    Ok((Pull::Objects { targets, streams }, config))
+}
+
+/// The settings of the pull.
+///
+/// Errors: one line: a setting is out of range.
+fn config(args: &Args) -> anyhow::Result<GetConfig> {
     let config = GetConfig {
         link: args.link,
         rate_control: args.rate_control,
@@ -173,7 +238,7 @@ fn asked(args: &Args) -> anyhow::Result<(Vec<Target>, GetConfig, bool)> {
         progress_every: Duration::from_std(Progress::every(args.json)),
     };
     config.check().map_err(worded)?;
-    Ok((targets, config, streams))
+    Ok(config)
 }
 
 /// Rephrases an error with the names of this command's options.

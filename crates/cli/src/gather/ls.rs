@@ -1,11 +1,14 @@
 //! `anabranch gather ls`: lists the objects of a server.
 
+use crate::exit::OrUsage as _;
+use crate::formats::size;
 use crate::output;
-use anabranch_gather::{Entry, ListError, check_holder, list};
+use anabranch_gather::{DirectoryTarget, Entry, ListError, check_holder, describe_directory, list};
 use anabranch_gather_proto::msg::NAME_BYTES_MAX;
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
 use anabranch_net::tls::CredentialFiles;
+use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
 use anyhow::Context as _;
 use serde::Serialize;
@@ -25,6 +28,11 @@ pub struct Args {
     /// Name of the client, as given to `gather keys --clients`.
     #[arg(long = "as", value_name = "NAME", default_value = "client")]
     client: String,
+    /// Also print the sum of a directory, as host1:7180/DIR/, or of the whole folder: its files,
+    /// their bytes, and the id of its snapshot. The server reads files that changed since it last
+    /// read them.
+    #[arg(long)]
+    snapshot: bool,
     /// Print JSON: a line for each object.
     #[arg(long)]
     json: bool,
@@ -52,20 +60,52 @@ struct Row<'a> {
     modified_ns: i64,
 }
 
+#[derive(Serialize)]
+struct DirectoryRow<'a> {
+    directory: &'a str,
+    files: u64,
+    files_bytes: u64,
+    snapshot: String,
+}
+
+/// Name of the directory whose sum is printed, if one is.
+///
+/// Errors: one line: the prefix is no directory's name.
+fn summed(args: &Args) -> anyhow::Result<Option<String>> {
+    if !args.snapshot {
+        return Ok(None);
+    }
+    let HolderPrefix { holder, prefix } = &args.place;
+    ensure_usage!(
+        prefix.is_empty() || DirectoryTarget::is_named_by(prefix),
+        "--snapshot: name a directory, with a slash at its end, as {holder}/DIR/"
+    );
+    Ok(Some(DirectoryTarget::parse(&format!("{holder}/{prefix}")).or_usage()?.name))
+}
+
 /// Runs the command.
 ///
 /// Errors: a one-line message for the user.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let files = CredentialFiles::in_set(&args.keys, anabranch_gather::SYSTEM, Role::Operator, &args.client);
+    let directory = summed(args)?;
     let identity = Identity::load(&files)?;
     crate::process::runtime()?
-        .block_on(show(args, &identity, quiet))
+        .block_on(show(args, &identity, directory.as_deref(), quiet))
         .with_context(|| args.place.holder.clone())
 }
 
-async fn show(args: &Args, identity: &Identity, quiet: bool) -> anyhow::Result<ExitCode> {
+async fn show(
+    args: &Args,
+    identity: &Identity,
+    directory: Option<&str>,
+    quiet: bool,
+) -> anyhow::Result<ExitCode> {
     let HolderPrefix { holder, prefix } = &args.place;
+    let (mut files, mut files_bytes) = (0_u64, 0_u64);
     let each = |Entry { object, bytes, modified_ns }| {
+        files += 1;
+        files_bytes = files_bytes.saturating_add(bytes);
         if args.json {
             let row = serde_json::to_string(&Row { object: &object, length_bytes: bytes, modified_ns })?;
             outln!("{row}");
@@ -88,6 +128,18 @@ async fn show(args: &Args, identity: &Identity, quiet: bool) -> anyhow::Result<E
                 );
             }
         },
+    }
+    if let Some(directory) = directory {
+        let found =
+            describe_directory(identity, holder, directory, None).await.map_err(anyhow::Error::msg)?;
+        let snapshot = blake3::Hash::from(found.snapshot).to_hex().to_string();
+        if args.json {
+            let row = DirectoryRow { directory, files, files_bytes, snapshot };
+            outln!("{}", serde_json::to_string(&row)?);
+        } else {
+            outln!("{directory}: {files} files, {}", size(ByteCount::new(files_bytes)));
+            outln!("snapshot {snapshot}");
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

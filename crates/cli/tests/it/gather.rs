@@ -3,6 +3,7 @@
 //! Servers and clients are processes; a [`HarmfulPath`] damages datagrams. Read [`World`].
 
 mod attacks;
+mod directories;
 mod hard_links;
 mod harmful_path;
 mod many;
@@ -102,8 +103,7 @@ impl World {
     /// Puts an object into the folders of some servers.
     fn put(&self, servers: std::ops::Range<usize>, name: &str, bytes: &[u8]) {
         for server in servers {
-            let path = self.path(&format!("server-{server}")).join(name);
-            std::fs::write(path, bytes).expect("the folder is ours");
+            std::fs::write(self.path(&format!("server-{server}")).join(name), bytes).expect("ours");
         }
     }
 

@@ -413,9 +413,12 @@ impl TreeStream {
         index: Option<&Index>,
         limit: u64,
     ) -> io::Result<(Self, Option<String>)> {
-        let (mut nodes, mut first) = (BTreeMap::new(), None);
+        let (mut nodes, mut first, mut held_bytes) = (BTreeMap::new(), None, 0);
         let mut keep = |hash, node: &[u8]| {
-            nodes.entry(hash).or_insert_with(|| node.to_vec());
+            if held_bytes <= limit && !nodes.contains_key(&hash) {
+                held_bytes += node.len() as u64 + NODE_BYTES;
+                nodes.insert(hash, node.to_vec());
+            }
         };
         let mut note = |path: &[u8], problem: &Problem| {
             first.get_or_insert_with(|| format!("{}: {problem}", shown_below(tree.path(), path)));
@@ -425,6 +428,9 @@ impl TreeStream {
             1 => first,
             entries => format!("{first}, and {} more entries", entries - 1),
         });
+        if held_bytes > limit {
+            return Err(io::Error::other(HeadError::Memory { limit }));
+        }
         let head = encode(snapshot.id, &nodes);
         drop(nodes);
         let manifest = Manifest::decode(head, limit).map_err(io::Error::other)?;

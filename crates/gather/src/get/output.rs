@@ -4,10 +4,13 @@
 //! Orders wait in a bounded queue. If the queue is full, the network waits, too, and packets are
 //! lost as at any slow receiver. Files are [`PartialFile`]s: an interrupted command resumes where
 //! it stopped. A short file that arrives as a whole stays in memory until its hash is verified, and
-//! is then written under its final name at once ([`whole`]).
+//! is then written under its final name at once ([`whole`]). A directory's stream is a partial
+//! file, too, and its files are written at the end ([`DirectorySink`]).
 
 use anabranch_disk::folder::{Place as FilePlace, at};
 use anabranch_disk::partial::{FinishError, Naming, PartialFile, exists, hash_file_at, narrow, whole};
+use anabranch_disk::tree::arrival::Arrival;
+use anabranch_disk::tree::unpack::Unpacked;
 use anabranch_endpoint::Bytes;
 use anabranch_gather_proto::fetch::ObjectId;
 use anabranch_gather_proto::msg::SHORT_BYTES_MAX;
@@ -17,6 +20,7 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 /// An order to the writer thread.
@@ -91,6 +95,58 @@ const FINISHERS: usize = 8;
 /// MiB.
 const ORDERS_MAX: usize = 64;
 
+/// Destinations that are no files.
+pub struct Sinks {
+    /// Stream for the single object.
+    pub stream: Option<Box<dyn Write + Send>>,
+    /// Directory that is written from the single object, its stream.
+    pub directory: Option<Arc<Mutex<DirectorySink>>>,
+}
+
+/// A directory that is written from its stream.
+#[derive(Debug)]
+pub struct DirectorySink {
+    arrival: Arrival,
+    /// Whether contents were wrong, so that the directory must be scanned again.
+    was_wrong: bool,
+    written: Unpacked,
+}
+
+/// Locks a value that a panic leaves whole.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DirectorySink {
+    /// Shares an arrival whose list of entries is known.
+    pub fn shared(arrival: Arrival) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { arrival, was_wrong: false, written: Unpacked::default() }))
+    }
+
+    /// Counts of written files and of conflicts; zeros at the second call.
+    pub fn take_written(&mut self) -> Unpacked {
+        std::mem::take(&mut self.written)
+    }
+
+    /// The ranges that must be fetched.
+    fn open(&mut self) -> std::io::Result<Vec<Range<u64>>> {
+        if std::mem::take(&mut self.was_wrong) {
+            self.arrival.again()?;
+        }
+        Ok(self.arrival.missing().into_iter().map(|range| range.start..range.end).collect())
+    }
+
+    /// Writes the directory. Returns false if contents are wrong.
+    fn finish(&mut self, replace: bool) -> std::io::Result<bool> {
+        match self.arrival.finish(replace) {
+            Ok(written) => self.written = written,
+            Err(FinishError::Mismatch { .. }) => self.was_wrong = true,
+            Err(FinishError::Io(error)) => return Err(error),
+        }
+        Ok(!self.was_wrong)
+    }
+}
+
 /// The writer thread, which ends when the last sender of orders is dropped.
 pub struct Output {
     orders: mpsc::Sender<WriterOrder>,
@@ -100,13 +156,13 @@ pub struct Output {
 impl Output {
     /// Starts the thread. With `syncs`, files are synced to disk before they are given their final
     /// names. With `replace`, existing files are replaced. An object without a path is written to
-    /// `stream`. The returned receiver receives the replies.
+    /// the stream of `sinks`. The returned receiver receives the replies.
     ///
     /// Errors: the system cannot start a thread.
     pub fn start(
         syncs: bool,
         replace: bool,
-        mut stream: Option<Box<dyn Write + Send>>,
+        mut sinks: Sinks,
     ) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Reply>)> {
         let (orders, mut orders_out) = mpsc::channel(ORDERS_MAX);
         // The channel is bounded by the orders: each order has at most one reply, and the sender of
@@ -138,7 +194,7 @@ impl Output {
                             }
                         }
                         other => {
-                            let reply = handle(&mut files, &mut stream, &mut last, other, syncs, replace);
+                            let reply = handle(&mut files, &mut sinks, &mut last, other, syncs, replace);
                             let _ = reply.map(|reply| replies.send(reply));
                         }
                     }
@@ -175,6 +231,8 @@ enum ObjectPlace {
         content: Option<Vec<u8>>,
     },
     Stream(Box<Stream>),
+    /// A directory that is written from its stream.
+    Directory(Arc<Mutex<DirectorySink>>),
     /// An existing file that must not be replaced.
     There {
         path: PathBuf,
@@ -264,15 +322,23 @@ fn write(file: &mut PartialFile, range: ByteRange, bytes: Vec<u8>) -> std::io::R
 
 fn handle(
     places: &mut BTreeMap<ObjectId, ObjectPlace>,
-    stream: &mut Option<Box<dyn Write + Send>>,
+    sinks: &mut Sinks,
     last: &mut Option<FilePlace>,
     order: WriterOrder,
     syncs: bool,
     replace: bool,
 ) -> Option<Reply> {
+    if let (WriterOrder::Open { object, .. }, Some(directory)) = (&order, &sinks.directory) {
+        let (object, opened) = (*object, lock(directory).open());
+        places.insert(object, ObjectPlace::Directory(Arc::clone(directory)));
+        return Some(match opened {
+            Ok(missing) => Reply::Opened { object, missing },
+            Err(error) => Reply::Failed { object, reason: error.to_string() },
+        });
+    }
     match order {
         WriterOrder::Open { object, path: None, bytes } => {
-            let Some(out) = stream.take() else {
+            let Some(out) = sinks.stream.take() else {
                 return Some(Reply::Failed { object, reason: "the stream takes one object".to_owned() });
             };
             let (early, hasher) = (BTreeMap::new(), blake3::Hasher::new());
@@ -329,6 +395,7 @@ fn handle(
                     })
                 }
                 ObjectPlace::There { .. } => return None,
+                ObjectPlace::Directory(directory) => write(lock(directory).arrival.stream(), range, bytes),
                 ObjectPlace::Stream(stream) => {
                     stream.early.insert(range.start, bytes);
                     match stream.flush() {
@@ -381,6 +448,13 @@ fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) ->
                 Reply::Finished { object }
             } else {
                 Reply::Failed { object, reason: reason() }
+            };
+        }
+        ObjectPlace::Directory(directory) => {
+            return match lock(&directory).finish(replace) {
+                Ok(true) => Reply::Finished { object },
+                Ok(false) => Reply::Mismatch { object },
+                Err(error) => Reply::Failed { object, reason: error.to_string() },
             };
         }
         ObjectPlace::Stream(stream) => {

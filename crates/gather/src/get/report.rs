@@ -111,6 +111,10 @@ pub enum ObjectFailure {
     /// to differ from the described version to a description of its version.
     #[error("its servers have different versions, and --strict takes none{}", versions(.0))]
     Differ(BTreeMap<String, String>),
+    /// No server has the requested snapshot of a directory. Maps each server that has the directory
+    /// to a description of its version.
+    #[error("no server has this snapshot{}", versions(.0))]
+    OtherSnapshot(BTreeMap<String, String>),
     /// The object cannot be written; the reason in one line.
     #[error("{0}")]
     NotWritten(String),
@@ -123,7 +127,7 @@ fn hex(hash: [u8; 32]) -> String {
 impl ObjectFailure {
     /// Whether the object's bytes arrived and were rejected, so that a further try does not help.
     pub const fn is_refused(&self) -> bool {
-        matches!(self, Self::Wrong(_) | Self::Differ(_))
+        matches!(self, Self::Wrong(_) | Self::Differ(_) | Self::OtherSnapshot(_))
     }
 }
 

@@ -62,6 +62,8 @@ pub struct ServerMetrics {
     pub pulls: Counter,
     /// Number of short objects sent whole, without a pull.
     pub shorts: Counter,
+    /// Number of snapshots of directories that clients asked for and got.
+    pub snapshots: Counter,
     /// Number of bytes of objects read for pulls, and of short objects sent whole.
     pub object_bytes: Counter,
     /// Number of bytes of sealed datagrams sent.
@@ -82,6 +84,7 @@ impl ServerMetrics {
             admitted: Counter::default(),
             pulls: Counter::default(),
             shorts: Counter::default(),
+            snapshots: Counter::default(),
             object_bytes: Counter::default(),
             sent_bytes: Counter::default(),
             failures: Counters::new(["cause"], Cause::ALL.map(|cause| [cause.label()])),
@@ -106,6 +109,7 @@ impl ServerMetrics {
         add("clients_total", "Clients that were admitted", &self.admitted);
         add("pulls_total", "Pulls begun", &self.pulls);
         add("short_objects_total", "Short objects sent whole, without a pull", &self.shorts);
+        add("snapshots_total", "Snapshots of directories told to clients", &self.snapshots);
         let help = "Bytes of objects read for pulls, and of short objects";
         add("object_bytes_total", help, &self.object_bytes);
         add("sent_bytes_total", "Bytes of datagrams sent, with their overhead", &self.sent_bytes);

@@ -1,7 +1,7 @@
 //! One client's connection at a server: the client's requests, and the packets sent to the client.
 
 use super::channels::ChannelKey;
-use super::hashes::Hashes;
+use super::directories::Content;
 use super::listing;
 use super::metrics::Cause;
 use super::share::{Share, UsagePart};
@@ -9,6 +9,7 @@ use super::{Datagrams, ServeEvent, Shared, WAITING_MAX};
 use crate::control::{Reader, farewell, other_version};
 use anabranch_endpoint::{Bytes, WireMessage as _};
 use anabranch_gather_proto::msg::{self, Control, Datagram, Feedback, PullId, VERSION};
+use anabranch_gather_proto::snapshot::SnapshotObject;
 use anabranch_gather_proto::{Offer, Server, ServerEvent};
 use anabranch_net::admission::{Arrival, HalfOpen};
 use anabranch_net::datagram::{Segments, SendError};
@@ -18,13 +19,12 @@ use anabranch_net::random;
 use anabranch_net::seal::{self, Channel, ChannelId};
 use anabranch_net::timer::FineTimer;
 use anabranch_net::tls::{PeerIdentity, stranger};
+use anabranch_pieces::name::directory;
 use anabranch_units::Instant;
 use anabranch_units::text::printable;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::net::TcpStream;
@@ -306,8 +306,13 @@ async fn answer(
         match question {
             SlowRequest::Hash { object } => {
                 let hashed = AtomicU64::new(0);
-                let hashes: &Hashes = &shared.hashes;
-                let mut found = std::pin::pin!(hashes.hash(&shared.files, &object, &share.turns, &hashed));
+                let mut found = std::pin::pin!(async {
+                    if directory(&object).is_some() {
+                        let found = shared.directories.describe(&object, &share.turns).await;
+                        return found.inspect(|_| _ = shared.metrics.snapshots.inc());
+                    }
+                    shared.hashes.hash(&shared.files, &object, &share.turns, &hashed).await
+                });
                 let mut tick = tokio::time::interval(HASHING_EVERY);
                 tick.reset();
                 let found = loop {
@@ -361,10 +366,10 @@ fn ask(question: SlowRequest, questions: &mpsc::Sender<SlowRequest>, waiting: &m
     }
 }
 
-/// The object of a pull, with its open file.
+/// The object of a pull, with its bytes.
 struct Object {
     name: String,
-    file: File,
+    content: Content,
     begun_at: std::time::Instant,
 }
 
@@ -513,11 +518,13 @@ impl Session<'_> {
         waiting: &mut usize,
     ) -> Option<Control> {
         let question = match message {
-            Control::Describe { object, with_hash: false } => {
-                let found = self.shared.files.open(&object).map(|opened| opened.found).map_err(msg::reason);
+            Control::Describe { object, with_hash }
+                if !with_hash || SnapshotObject::parse(&object).is_some() =>
+            {
+                let found = self.shared.open(&object).map(|(_, found)| found).map_err(msg::reason);
                 return Some(Control::Described { object, found });
             }
-            Control::Describe { object, with_hash: true } => SlowRequest::Hash { object },
+            Control::Describe { object, .. } => SlowRequest::Hash { object },
             Control::Inspect { object, with_hash, with_content } => {
                 return match self.shared.files.inspect(&object) {
                     Ok((found, Some(content))) if with_content => {
@@ -653,19 +660,19 @@ impl Session<'_> {
             let offered = if others.pulls + objects.len() >= pulls_max {
                 Err(format!("{pulls_max} pulls at once are allowed to a client, over all its connections (--pulls-max)"))
             } else {
-                shared.files.open(&name)
+                shared.open(&name)
             };
             let offered = offered.and_then(|opened| Ok((opened, drawn()? as u32, drawn()?)));
-            let result = offered.map(|(opened, first_id, secret)| {
+            let result = offered.map(|((content, found), first_id, secret)| {
                 server.set_others(others.usage);
-                let object_bytes = opened.found.bytes;
+                let object_bytes = found.bytes;
                 server.offer(now, pull, Offer { object_bytes, first_id, secret });
                 // Without a block size the pull was refused for its range or length.
                 let is_offered = server.block_bytes(pull).is_some();
                 if is_offered {
                     let name = printable(&name).into_owned();
                     let begun_at = std::time::Instant::now();
-                    objects.insert(pull, Object { name, file: opened.file, begun_at });
+                    objects.insert(pull, Object { name, content, begun_at });
                 }
                 is_offered.then_some(object_bytes)
             });
@@ -698,11 +705,10 @@ impl Session<'_> {
         else {
             return;
         };
-        let mut bytes = vec![0; (range.end - range.start) as usize];
         // Reading a page that is not in memory blocks this session; other sessions continue.
-        let read = tokio::task::block_in_place(|| object.file.read_exact_at(&mut bytes, range.start));
+        let read = tokio::task::block_in_place(|| object.content.read(range));
         match read {
-            Ok(()) => {
+            Ok(bytes) => {
                 self.shared.metrics.object_bytes.inc_by(bytes.len() as u64);
                 let bytes = Bytes::from(bytes);
                 let ends = (0..bytes.len()).step_by(block_bytes as usize);

@@ -27,7 +27,7 @@ struct ObjectLine<'a> {
 }
 
 #[derive(Serialize)]
-struct EndLine<'a> {
+pub struct EndLine<'a> {
     event: &'static str,
     verified: usize,
     failed: usize,
@@ -43,6 +43,27 @@ struct EndLine<'a> {
     #[serde(flatten)]
     counters: Counters,
     servers: &'a [ServerReport],
+}
+
+impl<'a> EndLine<'a> {
+    /// The last line of a command that took `took_s` seconds; without a report nothing was pulled.
+    pub fn new(report: Option<&'a Report>, (verified, failed): (usize, usize), took_s: f64) -> Self {
+        let fetched_bytes = report.map_or(0, Report::fetched_bytes);
+        let seconds = |of: fn(&Report) -> Option<Duration>| report.and_then(of).map(Duration::as_secs_f64);
+        Self {
+            event: "end",
+            verified,
+            failed,
+            fetched_bytes,
+            took_s,
+            connected_s: seconds(|report| report.connected_after),
+            first_packet_s: seconds(|report| report.first_packet_after),
+            last_packet_s: seconds(|report| report.last_packet_after),
+            goodput_bps: (fetched_bytes as f64 / took_s.max(1e-9) * 8.0).round() as u64,
+            counters: report.map_or_else(Counters::default, |report| report.counters),
+            servers: report.map_or(&[], |report| &report.servers),
+        }
+    }
 }
 
 fn line(object: &ObjectReport) -> ObjectLine<'_> {
@@ -73,19 +94,7 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
     let per_second = fetched_bytes as f64 / took_s.max(1e-9);
     if args.json {
         report.objects.iter().for_each(|object| print_line(&line(object)));
-        print_line(&EndLine {
-            event: "end",
-            verified,
-            failed: objects - verified,
-            fetched_bytes,
-            took_s,
-            connected_s: report.connected_after.map(Duration::as_secs_f64),
-            first_packet_s: report.first_packet_after.map(Duration::as_secs_f64),
-            last_packet_s: report.last_packet_after.map(Duration::as_secs_f64),
-            goodput_bps: (per_second * 8.0).round() as u64,
-            counters: report.counters,
-            servers: &report.servers,
-        });
+        print_line(&EndLine::new(Some(report), (verified, objects - verified), took_s));
     } else if !quiet && !streams {
         let word = if objects == 1 { "object" } else { "objects" };
         outln!(

@@ -1,0 +1,262 @@
+//! A directory that arrives as a stream: what it lacks, and its files at the end.
+//!
+//! Beside the directory lie working files: the stream as far as it arrived, the index of the
+//! directory, the record of transfers to it and, while it is written, the manifest.
+//!
+//! Leaves out: where the bytes come from. Read [`Arrival`] first.
+
+use super::Tree;
+use super::index::Index;
+use super::stream::{LocalContent, Manifest, TreeStream, head_bytes};
+use super::unpack::{UnpackError, Unpacked, Unpacker};
+use crate::folder::{Folder, Links, OpenError, Place, at, shown};
+use crate::partial::{FinishError, PartialFile};
+use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Maximum number of separate ranges that are taken from files of the directory.
+const LOCAL_RANGES_MAX: usize = 4_096;
+/// Minimum bytes of a range that is taken from files here. Two requests around a shorter range cost
+/// more than its bytes.
+const LOCAL_BYTES_MIN: u64 = 64 << 10;
+
+/// A directory to write from a stream, as it was before.
+#[derive(Debug)]
+pub struct Destination<'a> {
+    /// Location of the directory.
+    pub place: &'a Place,
+    /// The directory as it was scanned; `None` if it did not exist.
+    pub before: Option<&'a TreeStream>,
+    /// Contents of the stream that are in files of this directory.
+    pub local: &'a [LocalContent],
+    /// Whether entries that another program changed are replaced.
+    pub replace: bool,
+    /// Maximum memory for one manifest, in bytes.
+    pub memory_max: u64,
+}
+
+impl Destination<'_> {
+    /// Writes the directory, which is made if it does not exist. The manifest lies beside it
+    /// meanwhile: after a kill, files of this transfer are not taken for another program's.
+    ///
+    /// Errors: [`UnpackError`].
+    pub fn write(&self, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
+        let Self { place, before, local, replace, memory_max } = *self;
+        let sending = place.working_name("sending");
+        let root = made(place)?;
+        let found = tree(place)?.root()?.expect("a directory has a root");
+        let record = place.working_path("sent").and_then(|path| Index::open(&path, &found));
+        let record =
+            record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
+        let broken_off = Manifest::load(place.folder(), &sending, memory_max)?;
+        manifest.save(place.folder(), &sending)?;
+        let record = record.as_ref();
+        let unpacker =
+            Unpacker { stream, manifest, before, record, broken_off: broken_off.as_ref(), replace };
+        let done = unpacker.run(root, place.path(), local)?;
+        at(place.path(), rustix::fs::unlinkat(place.folder(), &*sending, AtFlags::empty()))?;
+        Ok(done)
+    }
+}
+
+/// Opens the directory at a location, after making it if there is nothing.
+fn made(place: &Place) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(place.folder(), place.name(), Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return at(place.path(), Err(errno)),
+    }
+    let opened = folder(place)?.open_folder(Path::new(place.name()));
+    opened.map_err(|errno| OpenError::from(errno).at(place.path()))
+}
+
+/// The folder around a location, in which no link is followed.
+fn folder(place: &Place) -> io::Result<Folder> {
+    let around = place.path().parent().unwrap_or(Path::new(""));
+    Ok(Folder::of_descriptor(place.folder().try_clone()?, around.to_owned(), Links::Refused))
+}
+
+fn tree(place: &Place) -> io::Result<Tree> {
+    Tree::below(&folder(place)?, Path::new(place.name())).map_err(|error| match error.kind() {
+        io::ErrorKind::NotADirectory => {
+            let reason = format!("{}: not a directory: remove it, or name another one", shown(place.path()));
+            io::Error::new(io::ErrorKind::NotADirectory, reason)
+        }
+        _ => error,
+    })
+}
+
+/// Scans the directory at a location with its index; `None` if there is none. Entries that cannot
+/// be read count as missing.
+///
+/// Errors: see [`TreeStream::scan_readable`].
+fn scanned(place: &Place, memory_max: u64) -> io::Result<Option<TreeStream>> {
+    let tree = match tree(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let root = tree.root()?.expect("a directory has a root");
+    let index = place.working_path("index").and_then(|path| Index::open(&path, &root));
+    let index = index.inspect_err(|error| tracing::warn!("every file is read: {error}")).ok();
+    let (found, problem) = TreeStream::scan_readable(&tree, index.as_ref(), memory_max)?;
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}: counts as missing here");
+    }
+    Ok(Some(found))
+}
+
+/// The contents whose ranges, joined where they touch, have at least [`LOCAL_BYTES_MIN`] bytes: the
+/// longest [`LOCAL_RANGES_MAX`] of them.
+fn longest(local: Vec<LocalContent>) -> Vec<LocalContent> {
+    let mut ranges = RangeSet::from_ranges(local.iter().map(|content| content.range)).ranges().to_vec();
+    ranges.retain(|range| range.len() >= LOCAL_BYTES_MIN);
+    ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.len()));
+    ranges.truncate(LOCAL_RANGES_MAX);
+    // In order each range is added at the end.
+    ranges.sort_unstable();
+    let kept = RangeSet::from_ranges(ranges);
+    local.into_iter().filter(|content| kept.contains(content.range)).collect()
+}
+
+/// Identity and length of a stream.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Id of the directory's snapshot.
+    pub id: [u8; 32],
+    /// Bytes of its stream.
+    pub length_bytes: u64,
+}
+
+/// A directory while its stream arrives. Dropped before the end, it keeps the bytes that arrived.
+#[derive(Debug)]
+pub struct Arrival {
+    place: Place,
+    snapshot: Snapshot,
+    memory_max: u64,
+    stream: PartialFile,
+    before: Option<TreeStream>,
+    /// The manifest, once the head of the stream has arrived.
+    manifest: Option<Manifest>,
+    local: Vec<LocalContent>,
+}
+
+impl Arrival {
+    /// Opens the stream of the directory that will be at `place`, and scans the directory that is
+    /// there. Data of another snapshot is dropped. Returns `None` if the directory is that snapshot
+    /// already. Each manifest takes at most `memory_max` bytes.
+    ///
+    /// Errors: the system's; another process writes the directory; another kind of file has its
+    /// name.
+    pub fn open(place: Place, snapshot: Snapshot, memory_max: u64) -> io::Result<Option<Self>> {
+        let mut stream = PartialFile::open_stream(place.clone(), snapshot.length_bytes, 0)?;
+        let before = scanned(&place, memory_max)?;
+        if before.as_ref().is_some_and(|before| before.manifest().id().0 == snapshot.id) {
+            stream.forget()?;
+            return Ok(None);
+        }
+        let manifest = manifest_of(&stream, memory_max)?.filter(|manifest| manifest.id().0 == snapshot.id);
+        if manifest.is_none() {
+            stream.forget()?;
+        }
+        let mut arrival =
+            Self { place, snapshot, memory_max, stream, before, manifest: None, local: Vec::new() };
+        if let Some(manifest) = manifest {
+            arrival.accept(manifest)?;
+        }
+        Ok(Some(arrival))
+    }
+
+    /// Returns true once the head of the stream has arrived, so that [`Arrival::missing`] is known.
+    pub fn is_begun(&self) -> bool {
+        self.manifest.is_some()
+    }
+
+    /// Takes the head of the stream.
+    ///
+    /// Errors: it is no head of this snapshot (`InvalidData`); the system's.
+    pub fn begin(&mut self, head: Vec<u8>) -> io::Result<()> {
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        let manifest = Manifest::decode(head, self.memory_max).map_err(|error| invalid(error.to_string()))?;
+        let found = Snapshot { id: manifest.id().0, length_bytes: manifest.length_bytes() };
+        if found != self.snapshot {
+            return Err(invalid("the list of entries is another snapshot's".to_owned()));
+        }
+        self.write_head(&manifest)?;
+        self.accept(manifest)
+    }
+
+    fn write_head(&mut self, manifest: &Manifest) -> io::Result<()> {
+        let range = ByteRange { start: 0, end: manifest.head_bytes() };
+        let mut hasher = PieceHasher::new(range);
+        hasher.update(manifest.head());
+        let piece = hasher.finish().expect("the head has these bytes");
+        self.stream.write(range, &[manifest.head()], &piece)
+    }
+
+    /// Finds out what the directory has of the stream.
+    fn accept(&mut self, manifest: Manifest) -> io::Result<()> {
+        let before = self.before.as_ref();
+        self.local = before.map_or_else(Vec::new, |before| longest(before.contents_of(&manifest)));
+        self.manifest = Some(manifest);
+        let missing_bytes = self.missing().iter().map(|range| range.len()).sum();
+        self.stream.resize_stream(self.snapshot.length_bytes, missing_bytes)
+    }
+
+    /// Ranges of the stream that must arrive. Files of the directory have the other ranges.
+    pub fn missing(&self) -> Vec<ByteRange> {
+        let local = self.local.iter().map(|content| content.range);
+        let have = self.stream.have().ranges().iter().copied();
+        RangeSet::from_ranges(have.chain(local)).missing(self.snapshot.length_bytes)
+    }
+
+    /// The stream, for the bytes that arrive.
+    pub fn stream(&mut self) -> &mut PartialFile {
+        &mut self.stream
+    }
+
+    /// Writes the directory. With `replace`, entries that another program changed are replaced.
+    ///
+    /// Errors: [`FinishError`]. Contents with wrong hashes are not written; then [`Arrival::again`]
+    /// tells what is missing.
+    pub fn finish(&mut self, replace: bool) -> Result<Unpacked, FinishError> {
+        let Self { place, snapshot, memory_max, stream, before, manifest, local } = self;
+        let Some(manifest) = manifest else {
+            return Err(FinishError::Io(io::Error::other("the list of entries has not arrived")));
+        };
+        let (before, memory_max) = (before.as_ref(), *memory_max);
+        let destination = Destination { place, before, local, replace, memory_max };
+        stream.finish_directory(snapshot.length_bytes, |stream| destination.write(stream, manifest))
+    }
+
+    /// Scans the directory again, after contents were wrong.
+    ///
+    /// Errors: see [`Arrival::open`].
+    pub fn again(&mut self) -> io::Result<()> {
+        self.before = scanned(&self.place, self.memory_max)?;
+        let Some(manifest) = self.manifest.take() else { return Ok(()) };
+        self.write_head(&manifest)?;
+        self.accept(manifest)
+    }
+}
+
+/// The manifest at the beginning of a stream; `None` if it has not arrived, or is of no use.
+///
+/// Errors: the system's.
+fn manifest_of(stream: &PartialFile, memory_max: u64) -> io::Result<Option<Manifest>> {
+    let is_whole = |bytes: u64| stream.have().contains(ByteRange { start: 0, end: bytes });
+    if !head_bytes(stream.data())?.is_some_and(is_whole) {
+        return Ok(None);
+    }
+    match Manifest::read_from(stream.data(), memory_max) {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;
