@@ -23,7 +23,7 @@ const RIGHT: f64 = WIDTH - 32.0;
 const TOP: f64 = 84.0;
 /// Bounds of a row's height, in pixels. Names need rows of `NAMED` pixels.
 const ROW: (f64, f64) = (4.0, 26.0);
-const NAMED: f64 = 12.0;
+const NAMED: f64 = 10.0;
 
 /// Draws a week: a row for each source, time to the right, and a bar for each circuit in the colour
 /// of its destination. Nights are gaps.
