@@ -33,7 +33,7 @@ WARM = ", warm"
 
 TOKEN = "0123456789abcdef"
 PLAYLIST = "/news/main/index.m3u8"
-RATE_MBPS = 2
+RATE_KBPS = 2_000
 #: Seconds from the beginning of the stream until players start, so that some segments exist.
 LEAD_S = 7.0
 #: Makes a relay's command from the binary, a folder, the relay's port, its parent's port, and the
@@ -102,7 +102,7 @@ def version(relay: str) -> str:
 
 
 @contextlib.contextmanager
-def stream(binary: Path, folder: Path, fragment: str, parts: str = "200ms") -> Iterator[tuple[int, Path]]:
+def stream(binary: Path, folder: Path, fragment: str, kbps: int = RATE_KBPS) -> Iterator[tuple[int, Path]]:
     """Run a source with one channel, and the counter in front of it; yield the counter's port and log."""
     source, port = free_ports(2)
     (folder / "tokens").write_text(f"news {TOKEN}\n")
@@ -110,14 +110,14 @@ def stream(binary: Path, folder: Path, fragment: str, parts: str = "200ms") -> I
     conf = fill("counter.conf", folder / "counter", PORT=port, PARENT=source)
     commands = [
         # Only errors are logged, because a source warns when a publisher ends.
-        ["env", "ANABRANCH_LOG=error", binary, "-q", "live", "source", "--listen", f"127.0.0.1:{source}", "--token-file", folder / "tokens", "--part", parts],
+        ["env", "ANABRANCH_LOG=error", binary, "-q", "live", "source", "--listen", f"127.0.0.1:{source}", "--token-file", folder / "tokens", "--part", "200ms"],
         ["nginx", "-c", conf, "-e", folder / "counter/error.log"],
     ]  # fmt: skip
     with running(commands):
         await_port(source)
         await_port(port)
         publish = [binary, "-q", "live", "publish", f"http://127.0.0.1:{source}", "--token", TOKEN, "--channel", "news"]
-        with running([[*publish, "--renditions", f"main={RATE_MBPS}Mbit/s", "--fragment", fragment]]):
+        with running([[*publish, "--renditions", f"main={kbps}kbit/s", "--fragment", fragment]]):
             time.sleep(LEAD_S)
             urllib.request.urlopen(f"http://127.0.0.1:{port}{PLAYLIST}", timeout=5).read()
             yield port, folder / "counter/requests.log"
@@ -199,7 +199,7 @@ def measured(args, name: str, cells: Iterator[Row], key: Sequence[str], fragment
     with tempfile.TemporaryDirectory(prefix="live-speed-", dir=SCRATCH) as scratch:
         folder = Path(scratch)
         folder.chmod(0o755)  # nginx's workers run as another user
-        with stream(args.binary, folder, f"{fragment_ms}ms") as (parent, log):
+        with stream(args.binary, folder, f"{fragment_ms}ms", args.kbps) as (parent, log):
 
             def run(cell: Row) -> Row:
                 with tempfile.TemporaryDirectory(dir=folder) as own:
@@ -212,22 +212,23 @@ def measured(args, name: str, cells: Iterator[Row], key: Sequence[str], fragment
 
 @LAB.verb(
     rows=LAB.runs, binary=BINARY, relay=repeatable(RELAYS), players=Option([200, 1_000], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3,
-    tls=Option(["no", "yes"], "TLS between the relay and its players", str)
+    tls=Option(["no", "yes"], "TLS between the relay and its players", str), kbps=Option(RATE_KBPS, "rate of the channel, in kbit/s")
 )  # fmt: skip
 def node(args) -> int:
     """Plays one channel at one relay: processor time and upstream requests."""
-    cells = product(turn=range(1, args.turns + 1), players=args.players, tls=args.tls, relay=RELAYS)
+    cells = product(turn=range(1, args.turns + 1), kbps=[args.kbps], players=args.players, tls=args.tls, relay=RELAYS)
     cells = (cell for cell in cells if cell["tls"] == "no" or cell["relay"] in TLS_RELAYS)
-    return measured(args, "node", cells, ["relay", "players", "tls", "turn"], 100)
+    return measured(args, "node", cells, ["relay", "kbps", "players", "tls", "turn"], 100)
 
 
 @LAB.verb(
-    rows=LAB.runs, binary=BINARY, relay=repeatable(RELAYS), players=Option([20, 100], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3
+    rows=LAB.runs, binary=BINARY, relay=repeatable(RELAYS), players=Option([20, 100], "players of one channel"), seconds=Option(30.0, "time of each run"), turns=3,
+    kbps=Option(RATE_KBPS, "rate of the channel, in kbit/s")
 )  # fmt: skip
 def ages(args) -> int:
     """Plays one channel below three relays: ages of parts."""
-    cells = product(turn=range(1, args.turns + 1), players=args.players, relay=RELAYS, tiers=[3])
-    return measured(args, "ages", cells, ["relay", "players", "tiers", "turn"], 40)
+    cells = product(turn=range(1, args.turns + 1), kbps=[args.kbps], players=args.players, relay=RELAYS, tiers=[3])
+    return measured(args, "ages", cells, ["relay", "kbps", "players", "tiers", "turn"], 40)
 
 
 @LAB.verb(
@@ -290,13 +291,14 @@ def control_tables(decisions: Sequence[Row], tables: Sequence[Row]) -> list[str]
 def node_table(rows: Sequence[Row]) -> str:
     """Return a line for each number of players and each relay, without TLS and with it, with the range over the turns."""
     lines = []
-    for (players, tls, relay), of in sorted(grouped(rows, "players", "tls", "relay").items(), key=lambda one: (int(one[0][0]), one[0][1])):
+    groups = grouped(rows, "kbps", "players", "tls", "relay").items()
+    for (kbps, players, tls, relay), of in sorted(groups, key=lambda one: (-int(one[0][0]), int(one[0][1]), one[0][2])):
         each = [row | {f"{kind}_each": float(row[f"upstream_{kind}"]) / float(row[kind]) for kind in ("parts", "playlists")} for row in of]
-        cells = [players, tls, f"{relay} {of[0]['version']}" if relay != "ours" else "`live node`", span(each, "parts_each"), span(each, "playlists_each")]
+        cells = [f"{int(kbps) / 1e3:g}", f"{int(players):,}", tls, f"{relay} {of[0]['version']}" if relay != "ours" else "`live node`", span(each, "parts_each"), span(each, "playlists_each")]
         cells += [span(each, "cpu_s_per_gbit", 1, 3), span(each, "age_ms_p50", 1, 0), span(each, "age_ms_p99", 1, 0), span(each, "stalled_players", 1, 0)]
         lines.append([*cells, span([row | {"busy": (float(row["cpu_s"]) + float(row["players_cpu_s"])) / float(row["took_s"])} for row in each], "busy")])
-    head = ["players", "TLS", "relay", "upstream requests for a part", "for a playlist", "CPU s per Gbit", "age ms, median", "99th percentile", "stalled players", "cores busy"]
-    return table(head, lines, "rllr")
+    head = ["Mbit/s", "players", "TLS", "relay", "upstream requests for a part", "for a playlist", "CPU s per Gbit", "age ms, median", "99th percentile", "stalled players", "cores busy"]
+    return table(head, lines, "rrllr")
 
 
 def ages_table(rows: Sequence[Row]) -> str:
