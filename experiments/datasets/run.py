@@ -424,7 +424,7 @@ def make_torrent(task: Row) -> None:
     Path(task["torrent"]).write_bytes(lt.bencode(description.generate()))
 
 
-#: Differs from libtorrent's defaults: a closed swarm whose peers are all known and willing, over TCP.
+#: Differs from libtorrent's defaults: a closed swarm over TCP whose peers are all known.
 TORRENT_SETTINGS: Row = {
     "enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False, "enable_outgoing_utp": False, "enable_incoming_utp": False,
     "in_enc_policy": 2, "out_enc_policy": 2, "unchoke_slots_limit": -1, "active_downloads": -1, "active_seeds": -1, "active_limit": -1,
@@ -525,7 +525,7 @@ def change_nothing(trial: Trial) -> Row:
     return {"changed_entries": 0, "changed_bytes": 0}
 
 
-#: Functions that change the source before the measured copy. The scenario `first` has no copies before.
+#: Functions that change the source before the measured copy; before `first` there are no copies.
 SCENARIOS = {"first": change_nothing, "again": change_nothing, "changed": change_tenth, "renamed": rename_directory, "edited": edit_large}
 
 
@@ -724,8 +724,9 @@ def tables() -> dict[str, str]:
             largest = [value for role in ROLES for value in numbers(found, f"rss_{role}_mib")]
             figures = [shown(middle(found, column)) for column in ("took_s", "synced_s", "cpu_s")]
             wire = shown(None if per_site is None else per_site / int(sites), 1e-6, 3)
-            lines.append([base, sites, f"{method} {found[0]['version']}", len(found), *figures, wire, shown(max(largest, default=None), digits=0)])
-        head = ["files and directories", "sites", "method", "turns", "s", "s, on disk", "CPU s", "MB a site", "largest process, MiB"]
+            content = shown(middle(found, "changed_bytes"), 1e-6, 3)
+            lines.append([base, sites, f"{method} {found[0]['version']}", len(found), *figures, content, wire, shown(max(largest, default=None), digits=0)])
+        head = ["files and directories", "sites", "method", "turns", "s", "s, on disk", "CPU s", "content, MB", "MB a site", "largest process, MiB"]
         blocks[scenario] = table(head, lines, "lrlr") if lines else "No rows yet: they need a quiet machine and a release build."
     return blocks
 
