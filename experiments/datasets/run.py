@@ -556,6 +556,20 @@ def check_copies(trial: Trial) -> None:
             raise Failed(f"{trial.cell['method']}: {len(wrong)} differences, first: {wrong[0]}")
 
 
+def make_copies(trial: Trial, method: Method) -> None:
+    """Make equal copies at all destinations, and let the method see them once."""
+    if isinstance(method, Ours):
+        # It records files that it writes. Changes of other files would be conflicts.
+        method.copy()
+    else:
+        for copy in trial.copies:
+            subprocess.run(["cp", "-a", trial.source, copy], check=True)
+    time.sleep(trial.cell["settle_s"])
+    if not isinstance(method, Find | RsyncDry):
+        # Indexes are made.
+        method.copy()
+
+
 @LAB.inside
 def measure_trial(task: Row) -> Row:
     """Measure one cell, inside its namespace."""
@@ -565,17 +579,11 @@ def measure_trial(task: Row) -> Row:
         (trial.folder / site).mkdir()
     make_source(trial)
     method = METHODS[task["method"]](trial)
-    is_first = task["scenario"] == "first"
-    if not is_first:
-        for copy in trial.copies:
-            subprocess.run(["cp", "-a", trial.source, copy], check=True)
-        time.sleep(task["settle_s"])
-    programs = trial.programs
+    is_first, programs = task["scenario"] == "first", trial.programs
     try:
         method.prepare()
-        if not is_first and not isinstance(method, Find | RsyncDry):
-            # Indexes and records of the copies are made.
-            method.copy()
+        if not is_first:
+            make_copies(trial, method)
         changed = SCENARIOS[task["scenario"]](trial)
         sync(trial.folder)
         with programs.watched():
