@@ -13,6 +13,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
+mod directories;
 mod gather;
 mod replicate;
 
@@ -196,6 +197,8 @@ struct Attempt {
     starts_at: Duration,
     /// Times of the kills.
     kills: Vec<Duration>,
+    /// Time at which it is interrupted as by Ctrl-C.
+    interrupt_at: Option<Duration>,
     out: PathBuf,
     child: Option<Child>,
     code: Option<i32>,
@@ -206,7 +209,15 @@ impl Attempt {
     fn draw(draw: &mut Draw, words: Vec<String>, out: PathBuf, kills: u64, starts_within_ms: u64) -> Self {
         let kills = (0..kills).map(|_| Duration::from_millis(draw.below(500))).collect();
         let starts_at = Duration::from_millis(draw.below(starts_within_ms));
-        Self { words, starts_at, kills, out, child: None, code: None }
+        let mut new = Self::new(words, out);
+        (new.kills, new.starts_at) = (kills, starts_at);
+        new
+    }
+
+    /// Starts at once and is not killed.
+    fn new(words: Vec<String>, out: PathBuf) -> Self {
+        let (starts_at, kills) = (Duration::ZERO, Vec::new());
+        Self { words, starts_at, kills, interrupt_at: None, out, child: None, code: None }
     }
 
     fn step(&mut self, since: Duration) {
@@ -222,6 +233,10 @@ impl Attempt {
         };
         if let Some(status) = child.try_wait().expect("ours to reap") {
             self.code = Some(status.code().expect("nobody else kills it"));
+        } else if self.interrupt_at.is_some_and(|at| at < since) {
+            self.interrupt_at = None;
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("ours to signal");
         } else if let Some(at) = self.kills.iter().position(|at| *at < since) {
             self.kills.remove(at);
             child.kill().expect("ours to kill");
