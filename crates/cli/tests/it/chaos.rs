@@ -32,6 +32,9 @@ const ALL: u64 = 1_000;
 /// Number of parallel sets of daemons. A schedule mostly waits, so they share the processors.
 const FLEETS: u64 = 6;
 
+/// Exit code of a command that Ctrl-C ends.
+const INTERRUPTED: i32 = 130;
+
 /// Random stream of a schedule (SplitMix64).
 struct Draw(u64);
 
@@ -199,6 +202,7 @@ struct Attempt {
     kills: Vec<Duration>,
     /// Time at which it is interrupted as by Ctrl-C.
     interrupt_at: Option<Duration>,
+    is_interrupted: bool,
     out: PathBuf,
     child: Option<Child>,
     code: Option<i32>,
@@ -217,7 +221,16 @@ impl Attempt {
     /// Starts at once and is not killed.
     fn new(words: Vec<String>, out: PathBuf) -> Self {
         let (starts_at, kills) = (Duration::ZERO, Vec::new());
-        Self { words, starts_at, kills, interrupt_at: None, out, child: None, code: None }
+        Self {
+            words,
+            starts_at,
+            kills,
+            interrupt_at: None,
+            is_interrupted: false,
+            out,
+            child: None,
+            code: None,
+        }
     }
 
     fn step(&mut self, since: Duration) {
@@ -232,9 +245,11 @@ impl Attempt {
             return;
         };
         if let Some(status) = child.try_wait().expect("ours to reap") {
-            self.code = Some(status.code().expect("nobody else kills it"));
+            // The interrupt may come before the command handles it.
+            let interrupted = self.is_interrupted.then_some(INTERRUPTED);
+            self.code = Some(status.code().or(interrupted).expect("nobody else kills it"));
         } else if self.interrupt_at.is_some_and(|at| at < since) {
-            self.interrupt_at = None;
+            (self.interrupt_at, self.is_interrupted) = (None, true);
             let pid = rustix::process::Pid::from_child(child);
             rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("ours to signal");
         } else if let Some(at) = self.kills.iter().position(|at| *at < since) {
