@@ -159,7 +159,7 @@ fn renamed_and_swapped_files_move_no_bytes() {
     assert_eq!(scanned(&to).manifest().id(), scanned(&from).manifest().id());
 }
 
-/// #54: the destination keeps the names as one file, whose time the transfer sets by the other name.
+/// #54: the destination keeps the names as one file; the transfer sets its time by the other name.
 #[test]
 fn separated_hard_links_are_no_conflicts() {
     for (kept, replaced) in [("a", "b"), ("b", "a")] {
