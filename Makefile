@@ -63,6 +63,7 @@ test: setup ## Everything that continuous integration runs
 	target/debug/xtask tidy
 	cargo test --workspace --no-fail-fast
 	$(call smoke,codedbulk-throughput,smoke --binary target/debug/anabranch)
+	$(call smoke,datasets,smoke --binary target/debug/anabranch)
 	$(call smoke,gather-paths,smoke --binary target/debug/anabranch)
 	$(call smoke,gather-fairness,smoke --binary target/debug/anabranch)
 	$(call smoke,spray,smoke --binary target/debug/anabranch)

@@ -68,6 +68,15 @@ pub fn journal(bytes: &[u8]) -> bool {
     anabranch_disk::partial::exercise_journal(FOLDER.path(), bytes)
 }
 
+/// Damages the index of a directory by edits of ten bytes each, and scans with it. Returns true if
+/// nothing in it was lost.
+///
+/// Panics: a scan fails, or gets a wrong hash.
+pub fn index(bytes: &[u8]) -> bool {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a temporary folder"));
+    anabranch_disk::tree::index::exercise_damage(FOLDER.path(), bytes)
+}
+
 /// Parses `bytes` as a manifest of `gather`, and as the cache of hashes of its server. Returns true
 /// if the manifest is valid.
 ///
@@ -104,6 +113,7 @@ mod tests {
         assert!(replay("cli_words", super::words) >= 12);
         assert!(replay("cli_wire", super::wire) >= 11);
         assert!(replay("cli_journal", super::journal) >= 3);
+        assert!(replay("cli_index", super::index) >= 4);
         assert!(replay("gather_manifest", super::manifest) >= 8);
     }
 }

@@ -80,11 +80,12 @@ fn program(system: &str) -> anyhow::Result<String> {
     })
 }
 
-/// Extracts the simulated seconds from the first line with `faults: `. Its form is `faults: 200
-/// schedules, 31415 simulated seconds`.
+/// Extracts the simulated seconds of all tests from their lines with `faults: `. The form of a line
+/// is `faults: 200 schedules, 31415 simulated seconds`.
 fn simulated_s(said: &str) -> Option<f64> {
-    let line = said.lines().find_map(|line| line.split_once("faults: ").map(|(_, rest)| rest))?;
-    line.split_once("schedules, ")?.1.split_once(' ')?.0.parse().ok()
+    let lines = said.lines().filter_map(|line| line.split_once("faults: "));
+    let seconds = lines.map(|(_, rest)| rest.split_once("schedules, ")?.1.split_once(' ')?.0.parse().ok());
+    seconds.reduce(|sum: Option<f64>, more| Some(sum? + more?))?
 }
 
 #[cfg(test)]
@@ -93,8 +94,10 @@ mod tests {
 
     #[test]
     fn simulated_seconds_of_fault_tests_are_read() {
-        let said = "running 1 test\ntest x ... faults: 200 schedules, 31415 simulated seconds\nok\n";
+        let said = "running 2 tests\ntest x ... faults: 200 schedules, 31415 simulated seconds\nok\n";
         assert_eq!(simulated_s(said), Some(31_415.0));
+        let further = format!("{said}faults: 200 schedules, 5 simulated seconds, logs 0f\n");
+        assert_eq!(simulated_s(&further), Some(31_420.0));
         assert_eq!(simulated_s("faults: none"), None);
     }
 }

@@ -13,6 +13,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests of drivers: processes, files, threads and clocks")]
 
+mod directories;
 mod gather;
 mod replicate;
 
@@ -31,6 +32,9 @@ const SAMPLE: u64 = 6;
 const ALL: u64 = 1_000;
 /// Number of parallel sets of daemons. A schedule mostly waits, so they share the processors.
 const FLEETS: u64 = 6;
+
+/// Exit code of a command that Ctrl-C ends.
+const INTERRUPTED: i32 = 130;
 
 /// Random stream of a schedule (SplitMix64).
 struct Draw(u64);
@@ -197,6 +201,9 @@ struct Attempt {
     starts_at: Duration,
     /// Times of the kills.
     kills: Vec<Duration>,
+    /// Time at which it is interrupted as by Ctrl-C.
+    interrupt_at: Option<Duration>,
+    is_interrupted: bool,
     out: PathBuf,
     child: Option<Child>,
     code: Option<i32>,
@@ -207,7 +214,24 @@ impl Attempt {
     fn draw(draw: &mut Draw, words: Vec<String>, out: PathBuf, kills: u64, starts_within_ms: u64) -> Self {
         let kills = (0..kills).map(|_| Duration::from_millis(draw.below(500))).collect();
         let starts_at = Duration::from_millis(draw.below(starts_within_ms));
-        Self { words, starts_at, kills, out, child: None, code: None }
+        let mut new = Self::new(words, out);
+        (new.kills, new.starts_at) = (kills, starts_at);
+        new
+    }
+
+    /// Starts at once and is not killed.
+    fn new(words: Vec<String>, out: PathBuf) -> Self {
+        let (starts_at, kills) = (Duration::ZERO, Vec::new());
+        Self {
+            words,
+            starts_at,
+            kills,
+            interrupt_at: None,
+            is_interrupted: false,
+            out,
+            child: None,
+            code: None,
+        }
     }
 
     fn step(&mut self, since: Duration) {
@@ -222,7 +246,13 @@ impl Attempt {
             return;
         };
         if let Some(status) = child.try_wait().expect("ours to reap") {
-            self.code = Some(status.code().expect("nobody else kills it"));
+            // The interrupt may come before the command handles it.
+            let interrupted = self.is_interrupted.then_some(INTERRUPTED);
+            self.code = Some(status.code().or(interrupted).expect("nobody else kills it"));
+        } else if self.interrupt_at.is_some_and(|at| at < since) {
+            (self.interrupt_at, self.is_interrupted) = (None, true);
+            let pid = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("ours to signal");
         } else if let Some(at) = self.kills.iter().position(|at| *at < since) {
             self.kills.remove(at);
             child.kill().expect("ours to kill");

@@ -7,8 +7,13 @@
 //! read again by the next scan.
 //!
 //! The index can be deleted at any time. One of another format or of another tree is emptied, and a
-//! file of another program is refused. One that is found damaged on opening is moved aside; damage
-//! found while it is read is an error. Read [`Index`] first.
+//! file of another program is refused. All pages are checked on opening: a damaged index is moved
+//! aside, and a new one is made. Damage in the header can make it look like another program's file.
+//! Read [`Index`] first.
+
+mod exercise;
+
+pub use exercise::exercise_damage;
 
 use super::Stat;
 use crate::folder::secrets::STORE_MAGIC;
@@ -182,7 +187,10 @@ impl Index {
     fn open_for(path: &Path, tree: &[u8]) -> Result<Self, OpenFailure> {
         // redb panics on some damaged files.
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            let database = Database::builder().set_cache_size(CACHE_BYTES).create(path)?;
+            let mut database = Database::builder().set_cache_size(CACHE_BYTES).create(path)?;
+            if !database.check_integrity()? {
+                tracing::warn!("index {}: damaged: the last changes in it are lost", shown(path));
+            }
             let begun = database.begin_write()?;
             let names: Vec<String> = begun.list_tables()?.map(|table| table.name().to_owned()).collect();
             if !names.is_empty() && !names.iter().any(|name| name == META.name()) {

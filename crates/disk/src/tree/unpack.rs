@@ -19,7 +19,7 @@ use anabranch_pieces::{self as pieces, ByteRange, FileHash};
 use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timestamps};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -127,6 +127,8 @@ struct Writing<'a> {
     unwritten: BTreeSet<Vec<u8>>,
     /// A directory whose entries are passed over, because its name conflicts.
     passed_over: Option<Vec<u8>>,
+    /// Times of files with several names before this transfer set them, by device and inode.
+    earlier_times: BTreeMap<(u64, u64), FileTime>,
     is_corrupt: bool,
     buffer: Vec<u8>,
     done: Unpacked,
@@ -152,6 +154,7 @@ impl Unpacker<'_> {
             batch_bytes: 0,
             unwritten: BTreeSet::new(),
             passed_over: None,
+            earlier_times: BTreeMap::new(),
             is_corrupt: false,
             buffer: vec![0; BUFFER_BYTES],
             done: Unpacked::default(),
@@ -213,19 +216,6 @@ fn make_writable(directory: &OwnedFd, found: Result<Stat, Errno>) -> Result<(), 
         return Ok(());
     }
     rustix::fs::fchmod(directory, Mode::from_raw_mode(mode | OPEN_MODE))
-}
-
-/// Whether the same unchanged entry has the name as before.
-fn is_as_before(directory: &OwnedFd, name: &OsStr, before: Existing) -> Result<bool, Errno> {
-    Ok(match (before, look(directory, name)?) {
-        (Existing::Nothing, Existing::Nothing) => true,
-        (Existing::Is(before, kind), Existing::Is(now, kind_now)) => {
-            // Not the time of change: this transfer may have replaced another name of the file.
-            let key = |stat: &Stat| (stat.size_bytes, stat.modified, stat.inode, stat.device);
-            kind == kind_now && key(&before) == key(&now)
-        }
-        _ => false,
-    })
 }
 
 /// Hash of a symbolic link's target, unlike the hash of any file's content.
@@ -390,10 +380,28 @@ impl Writing<'_> {
         }
     }
 
+    /// Time of a file before this transfer set it by another name of the file.
+    fn earlier_time(&self, stat: &Stat) -> FileTime {
+        self.earlier_times.get(&(stat.device, stat.inode)).copied().unwrap_or(stat.modified)
+    }
+
+    /// Whether the same unchanged entry has the name as before.
+    fn is_as_before(&self, directory: &OwnedFd, name: &OsStr, before: Existing) -> Result<bool, Errno> {
+        Ok(match (before, look(directory, name)?) {
+            (Existing::Nothing, Existing::Nothing) => true,
+            (Existing::Is(before, kind), Existing::Is(now, kind_now)) => {
+                // Not the time of change: this transfer may have replaced another name of the file.
+                let key = |stat: &Stat| (stat.size_bytes, self.earlier_time(stat), stat.inode, stat.device);
+                kind == kind_now && key(&before) == key(&now)
+            }
+            _ => false,
+        })
+    }
+
     /// Content that the scan before found under a path, if the file did not change since.
     fn content_before(&self, path: &[u8], stat: &Stat) -> Option<FileHash> {
         let file = self.from.before?.manifest().file(path)?;
-        let is_same = file.range.len() == stat.size_bytes && file.modified == stat.modified;
+        let is_same = file.range.len() == stat.size_bytes && file.modified == self.earlier_time(stat);
         is_same.then_some(file.content)
     }
 
@@ -540,7 +548,7 @@ impl Writing<'_> {
     /// Sets the mode and the time of an existing file with the right content, unless only the
     /// destination changed them. Without an earlier transfer, other users gain no rights.
     fn set_attributes(
-        &self,
+        &mut self,
         path: &[u8],
         directory: &OwnedFd,
         stat: &Stat,
@@ -554,6 +562,9 @@ impl Writing<'_> {
         let attributes = Attributes { mode, ..attributes };
         if (Attributes { mode: stat.mode, modified: stat.modified }) == attributes {
             return Ok(());
+        }
+        if stat.links > 1 {
+            self.earlier_times.entry((stat.device, stat.inode)).or_insert(stat.modified);
         }
         let name = OsStr::from_bytes(name_of(path));
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -607,7 +618,7 @@ impl Writing<'_> {
         let name = OsStr::from_bytes(name_of(path));
         let renamed = match existing {
             Existing::Nothing => rename_new(directory, working, name),
-            Existing::Is(..) if self.at(path, is_as_before(directory, name, existing))? => {
+            Existing::Is(..) if self.at(path, self.is_as_before(directory, name, existing))? => {
                 rustix::fs::renameat(directory, working, directory, name)
             }
             Existing::Is(..) => Err(Errno::EXIST),

@@ -52,7 +52,8 @@ impl World {
     /// site.
     pub fn check_named(&self, site: usize, name: &str) {
         let bytes = self.hosts[site].disk.finished(name).expect("it has just got it");
-        let is_sent = |number: &usize| self.sources[&self.requests[*number].source_path].bytes == *bytes;
+        let is_sent =
+            |number: &usize| self.sources.files[&self.requests[*number].source_path].bytes == *bytes;
         assert!(self.wanting(site, name).iter().any(is_sent), "{name} at {site} is nobody's");
     }
 
@@ -161,12 +162,20 @@ impl World {
                 let verdict = state.verdict.as_ref().expect("the transfer is over");
                 match verdict {
                     Verdict::Done => {
-                        let is_own = bytes == Some(&self.sources[&request.source_path].bytes);
-                        let is_replaced = wanting.len() > 1 && bytes.is_some();
+                        let is_directory = name.ends_with('/');
+                        let is_own = if is_directory {
+                            self.has_directory(request, d.site, &name, false)
+                        } else {
+                            bytes == Some(&self.sources.files[&request.source_path].bytes)
+                        };
+                        let is_replaced = wanting.len() > 1 && (is_directory || bytes.is_some());
                         assert!(is_own || is_replaced, "{id}: {name} is gone at {site}");
                     }
                     Verdict::Integrity { .. } if self.may_be_wrong(*id, request) => {}
                     Verdict::Failed { .. } if self.cancelled.contains(number) => {}
+                    Verdict::Failed { reason } if reason.contains("changed") => {
+                        assert!(self.sources.edited.contains(number), "{id} to {site}: {reason}");
+                    }
                     Verdict::Failed { reason } if reason.contains("no space") => {
                         assert!(self.filled.contains(&site), "{id} to {site}: {reason}");
                     }
@@ -187,7 +196,7 @@ impl World {
     pub fn check_last(&self, first: usize) {
         for (id, number) in self.ids.iter().filter(|(_, number)| **number >= first) {
             let (request, snapshot) = (&self.requests[*number], &self.store.snapshots[id]);
-            let sent = &self.sources[&request.source_path].bytes;
+            let sent = self.sources.files.get(&request.source_path).map(|source| &source.bytes);
             for (d, state) in request.destinations.iter().zip(&snapshot.destinations) {
                 // A plan for a link that was measured as slow has more streams than a site with
                 // little memory accepts.
@@ -199,7 +208,11 @@ impl World {
                 }
                 assert_eq!(state.verdict, Some(Verdict::Done), "{id} to {}, when all was over", d.site);
                 let found = self.hosts[d.site.index()].disk.finished(&path(&d.path));
-                assert!(found == Some(sent), "{id} to {}: another file is there", d.site);
+                let is_there = match sent {
+                    Some(sent) => found == Some(sent),
+                    None => self.has_directory(request, d.site, &path(&d.path), true),
+                };
+                assert!(is_there, "{id} to {}: another file is there", d.site);
             }
         }
     }

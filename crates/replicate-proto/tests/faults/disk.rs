@@ -5,6 +5,7 @@
 //! or keep any piece, with or without its entry in the journal. The journal is therefore trusted
 //! only as far as the bytes match its hashes.
 
+use super::directories::Files;
 use anabranch_pieces::{ByteRange, FileHash, GenerationHash, PieceHasher, RangeSet};
 use anabranch_units::RandomStream;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,8 @@ pub struct Disk {
     /// The partial files that the process has open.
     open: BTreeSet<String>,
     finished: BTreeMap<String, Arc<Vec<u8>>>,
+    /// Directories by path, with their files.
+    pub directories: BTreeMap<String, Files>,
     begun: u64,
     pub is_full: bool,
 }
@@ -129,6 +132,32 @@ impl Disk {
             return Err(DiskFull);
         }
         Ok(partial.number)
+    }
+
+    /// The bytes of a directory's stream that arrives, and its verified ranges; `None` if no byte
+    /// has arrived.
+    pub fn stream(&mut self, path: &str) -> Option<(&[u8], &RangeSet)> {
+        let partial = self.partial.get_mut(path)?;
+        if self.open.insert(path.to_owned()) {
+            partial.verify();
+            if partial.have.is_empty() {
+                self.remove_stream(path);
+            }
+        }
+        self.partial.get(path).map(|partial| (&*partial.bytes, &partial.have))
+    }
+
+    /// Forgets all bytes of a stream.
+    pub fn forget_stream(&mut self, path: &str) {
+        let Some(partial) = self.partial.get_mut(path) else { return };
+        partial.journal.clear();
+        partial.have = RangeSet::default();
+    }
+
+    /// Removes a stream whose directory is written.
+    pub fn remove_stream(&mut self, path: &str) {
+        self.partial.remove(path);
+        self.open.remove(path);
     }
 
     /// The verified ranges of a partial file.

@@ -8,7 +8,8 @@
 //! were reported as delivered exist, every reachable destination was served, and no attempt is
 //! left. `testing::faults` describes how to run one seed, or more.
 //!
-//! `capacities` has the same world without faults, on a network with wrongly declared capacities.
+//! `directories` has the same world with directories in place of files. `capacities` has it without
+//! faults, on a network with wrongly declared capacities.
 //!
 //! Leaves out: the service around the machines (TLS, files, threads); `network`, `disk`, `site` and
 //! `controller` are models of it.
@@ -17,6 +18,7 @@
 mod capacities;
 mod checks;
 mod controller;
+mod directories;
 mod disk;
 mod network;
 mod requests;
@@ -39,6 +41,21 @@ fn schedule(seed: u64) -> ScheduleEnd {
 #[test]
 fn files_are_correct_and_transfers_end_after_faults() {
     faults::run(&KEPT, schedule);
+}
+
+fn schedule_of_directories(seed: u64) -> ScheduleEnd {
+    World::of_directories(seed).run()
+}
+
+/// Sources change between attempts; destinations have parts of the contents under other names.
+#[test]
+fn directories_are_whole_snapshots_after_faults() {
+    faults::run(&[], schedule_of_directories);
+}
+
+#[test]
+fn the_same_seed_of_directories_leaves_the_same_log() {
+    faults::run_twice(schedule_of_directories);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::disk::piece_hash;
 use anabranch_endpoint::Bytes;
 use anabranch_pieces::{ByteRange, FileHash};
 use anabranch_replicate_proto::control::{
-    FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Report, Run, SiteProgram,
+    FailureKind, FlowArrival, FlowDigest, FlowProgress, FlowSide, FlowVector, Report, Run, SiteProgram,
 };
 use anabranch_replicate_proto::daemon::room::DIGESTS_MAX;
 use anabranch_replicate_proto::pace::{Pace, cost};
@@ -145,6 +145,15 @@ impl Runner {
             new.reports.push_back(Report::Ready { run: new.program.run });
         }
         new
+    }
+
+    /// Handles a change of the source's directory.
+    pub fn stop_reading(&mut self) {
+        (self.source, self.due) = (None, None);
+        if !std::mem::replace(&mut self.is_broken, true) {
+            let (run, reason) = (self.run(), "changed while it was read".to_owned());
+            self.reports.push_back(Report::Failed { run, kind: FailureKind::Unreadable, reason });
+        }
     }
 
     pub fn run(&self) -> Run {

@@ -1,11 +1,12 @@
 //! A site's host and its daemon's process, which executes jobs as `service.rs` of the service does.
 
 use super::controller::Link;
+use super::directories::RememberedDirectories;
 use super::disk::{Disk, DiskFull, FinishResult, file_hash};
 use super::network::spoil;
 use super::runner::{DiskTask, Runner, Source};
 use super::world::{ScheduleEvent, World};
-use anabranch_pieces::name::normal;
+use anabranch_pieces::name::{directory, normal_entry};
 use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram};
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY};
 use anabranch_units::{Duration, Instant};
@@ -36,6 +37,7 @@ pub struct Process {
     pub link: Link,
     /// Source files with a known hash.
     hashed: BTreeSet<String>,
+    pub directories: RememberedDirectories,
     /// Number of the freeze that has stopped the process, and the events that are handled
     /// afterwards.
     pub frozen: Option<u64>,
@@ -57,7 +59,7 @@ impl Process {
 
 /// The normal form of a name.
 pub fn path(name: &str) -> String {
-    normal(name).expect("names are good")
+    normal_entry(name).expect("names are good")
 }
 
 fn failed(run: Run, what: &str) -> Report {
@@ -79,6 +81,7 @@ impl World {
             runners: BTreeMap::new(),
             link: Link::default(),
             hashed: BTreeSet::new(),
+            directories: RememberedDirectories::default(),
             frozen: None,
             held: Vec::new(),
         });
@@ -157,11 +160,26 @@ impl World {
     }
 
     fn carry_out(&mut self, site: usize, job: Job) -> JobResult {
+        match &job {
+            Job::Inquire { run, is_source, path: name, .. } if directory(name).is_some() => {
+                let (run, is_source) = (*run, *is_source);
+                return JobResult::Answer(if is_source {
+                    self.inquire_source(site, run, name)
+                } else {
+                    self.inquire_sink(site, run, &path(name))
+                });
+            }
+            Job::Hash { run, path: name } if directory(name).is_some() => {
+                let hash = self.stream_of(site, name, run.transfer).stream.hash;
+                return JobResult::Answer(Report::Hashed { run: *run, hash });
+            }
+            _ => {}
+        }
         let Host { disk, process, .. } = &mut self.hosts[site];
         let process = process.as_mut().expect("callers asked");
         match job {
             Job::Inquire { run, is_source: true, path, .. } => {
-                let source = &self.sources[&path];
+                let source = &self.sources.files[&path];
                 let hash = process.hashed.contains(&path).then_some(source.hash);
                 let length = Some(source.bytes.len() as u64);
                 JobResult::Answer(Report::Inventory {
@@ -198,13 +216,14 @@ impl World {
             }
             Job::Forget { transfer } => {
                 process.runners.retain(|run, _| run.transfer != transfer);
+                process.directories.forget(transfer);
                 let written =
                     process.runners.values().filter_map(|r| r.file.as_ref().map(|(path, _)| path.clone()));
                 disk.close_but(&written.collect());
                 JobResult::Nothing
             }
             Job::Hash { run, path } => {
-                let hash = self.sources[&path].hash;
+                let hash = self.sources.files[&path].hash;
                 process.hashed.insert(path);
                 JobResult::Answer(Report::Hashed { run, hash })
             }
@@ -217,21 +236,39 @@ impl World {
     }
 
     fn install(&mut self, site: usize, program: SiteProgram) -> JobResult {
-        let now = self.schedule.now();
-        let Host { disk, process, .. } = &mut self.hosts[site];
-        let process = process.as_mut().expect("callers asked");
-        let run = program.run;
+        let (now, run) = (self.schedule.now(), program.run);
+        let is_directory = |name: &String| directory(name).is_some();
+        let snapshot = program.source_path.as_ref().filter(|name| is_directory(name));
+        let snapshot = snapshot.map(|name| self.stream_of(site, name, run.transfer));
+        if snapshot.as_ref().is_some_and(|s| program.snapshot.is_some_and(|id| id != s.head.id)) {
+            let (kind, reason) = (FailureKind::Unreadable, "changed during the transfer".to_owned());
+            return JobResult::Answer(Report::Failed { run, kind, reason });
+        }
         let file = program.sinks.first().map(|sink| {
             let path = path(&sink.path);
-            disk.begin(&path, program.length).map(|number| (path, number))
+            let begun = match directory(&path) {
+                Some(_) => self.begin_stream(site, &path, &program),
+                None => self.hosts[site].disk.begin(&path, program.length),
+            };
+            begun.map(|number| (path, number))
         });
         let file = match file.transpose() {
             Ok(file) => file,
             Err(DiskFull) => return JobResult::Answer(failed(run, "a file")),
         };
-        let source = program.source_path.as_ref().map(|name| self.sources[name].clone());
+        let current = program.source_path.as_ref().and_then(|name| self.sources.snapshots.get(name)?.last());
+        let has_changed = snapshot.as_ref().zip(current).is_some_and(|(s, now)| s.head.id != now.head.id);
+        let source = program.source_path.as_ref().map(|name| match &snapshot {
+            Some(snapshot) => snapshot.stream.clone(),
+            None => self.sources.files[name].clone(),
+        });
+        let process = self.hosts[site].process.as_mut().expect("callers asked");
         let local = process.local(now);
-        process.runners.insert(run, Runner::new(program, file, source, local));
+        let mut runner = Runner::new(program, file, source, local);
+        if has_changed {
+            runner.stop_reading();
+        }
+        process.runners.insert(run, runner);
         JobResult::Installed
     }
 
@@ -241,9 +278,14 @@ impl World {
         let process = process.as_mut().expect("callers asked");
         let written = process.runners.get(&run).and_then(|runner| runner.file.as_ref());
         let have = written.and_then(|(path, number)| disk.have_of(path, *number));
+        let have = have.map(|have| self.arrived(site, run.transfer, &path, have));
         if have.is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < file.length) {
             return JobResult::NotYet;
         }
+        if directory(&path).is_some() {
+            return JobResult::Answer(self.finish_directory(site, file, &path));
+        }
+        let disk = &mut self.hosts[site].disk;
         JobResult::Answer(match disk.finish(&path, file.length, file.hash, file.replace) {
             Ok(FinishResult::Named) => {
                 self.check_named(site, &path);
@@ -308,14 +350,16 @@ impl World {
         if reports.is_empty() {
             return;
         }
+        let have = file.and_then(|(path, number)| Some((disk.have_of(&path, number)?, path)));
+        let have = have.map(|(have, path)| self.arrived(site, run.transfer, &path, have));
         for report in reports {
             let report = match report {
                 Report::SinkDone { run, .. } => {
-                    let have = file.as_ref().and_then(|(path, number)| disk.have_of(path, *number));
-                    Report::SinkDone { run, have: have.unwrap_or_default() }
+                    Report::SinkDone { run, have: have.clone().unwrap_or_default() }
                 }
                 other => other,
             };
+            let Some(process) = &mut self.hosts[site].process else { return };
             process.daemon.handle_report(local, report);
         }
         self.turn(site);

@@ -1,9 +1,9 @@
 //! The world of a schedule: a controller, four sites, their transfers, and the faults.
 
 use super::controller::{Answer, Controller, SiteRequest, Store};
+use super::directories::Sources;
 use super::network::{Conn, GreetingResult, Queue, Side, draw_rate};
 use super::requests::{draw_requests, draw_topology, last_request};
-use super::runner::Source;
 use super::site::{Host, path, source};
 use anabranch_graph::Topology;
 use anabranch_replicate_proto::control::{Run, SiteProgram, TransferId};
@@ -90,6 +90,8 @@ pub enum ScheduleEvent {
     DiskFast(usize),
     /// A site lacks room from now on, or has room again.
     Crowd(usize, bool),
+    /// The source of a request's directory changes.
+    Edit(usize),
     Submit(usize),
     Cancel(usize),
     // Events of the communication with the controller.
@@ -180,7 +182,7 @@ pub struct World {
     pub asks: u64,
     pub lost_ppm: u32,
     pub requests: Vec<TransferRequest>,
-    pub sources: BTreeMap<String, Source>,
+    pub sources: Sources,
     pub ids: BTreeMap<TransferId, usize>,
     pub cancelled: BTreeSet<usize>,
     /// Sites that have corrupted data, transfers with corrupted data, and sites whose disk was
@@ -231,7 +233,7 @@ impl World {
             lost_ppm: 0,
             asked: requests.len(),
             requests,
-            sources,
+            sources: Sources::new(sources, seed),
             ids: BTreeMap::new(),
             cancelled: BTreeSet::new(),
             spoilers: BTreeSet::new(),
@@ -260,7 +262,7 @@ impl World {
         new.topology = declared;
         new.config.joint = Some(JointConfig::default());
         (new.memory_max, new.window) = (MEMORY_ENOUGH, 16);
-        (new.requests, new.sources, new.asked) = (Vec::new(), BTreeMap::new(), 0);
+        (new.requests, new.sources, new.asked) = (Vec::new(), Sources::new(BTreeMap::new(), 0), 0);
         (0..=CONTROLLER).for_each(|who| new.schedule.after(Duration::ZERO, ScheduleEvent::Start(who)));
         new.healed_at = Some(Instant::ZERO);
         new
@@ -269,7 +271,7 @@ impl World {
     /// Executes a transfer in a world without faults. Returns the transfer's duration.
     pub fn transfer(&mut self, request: TransferRequest, bytes: u64) -> Duration {
         let number = self.requests.len();
-        self.sources.insert(request.source_path.clone(), source(number, bytes));
+        self.sources.files.insert(request.source_path.clone(), source(number, bytes));
         self.requests.push(request);
         // All sites have registered by this time.
         let began = self.schedule.now() + Duration::from_secs(2);
@@ -380,7 +382,11 @@ impl World {
         self.requests.extend(last);
         for number in self.asked..self.requests.len() {
             let name = self.requests[number].source_path.clone();
-            self.sources.insert(name, source(number, LAST_BYTES));
+            if name.ends_with('/') {
+                self.add_last_directory(&name);
+            } else {
+                self.sources.files.insert(name, source(number, LAST_BYTES));
+            }
             self.schedule.after(Duration::ZERO, ScheduleEvent::Submit(number));
         }
         self.healed_at = Some(self.schedule.now());
@@ -490,6 +496,7 @@ impl World {
                 self.schedule.say(format!("site {site} has {}", if is_crowded { "no room" } else { "room" }));
                 self.hosts[site].is_crowded = is_crowded;
             }
+            ScheduleEvent::Edit(number) => self.edit(number),
             ScheduleEvent::Submit(number) => self.submit(number),
             ScheduleEvent::Cancel(number) => self.cancel(number),
             ScheduleEvent::Ask { site, session, ask, what } => self.handle_ask(site, session, ask, what),

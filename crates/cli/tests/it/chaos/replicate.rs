@@ -32,14 +32,14 @@ between = ["d", "e"]
 const SITES: [&str; 4] = ["s", "r", "d", "e"];
 const SCHEMES: [&str; 5] = ["auto", "coded", "single_path", "steiner_one_tree", "steiner_store_and_forward"];
 
-struct Fleet {
+pub(super) struct Fleet {
     folder: tempfile::TempDir,
-    ports: BTreeMap<&'static str, u16>,
+    pub(super) ports: BTreeMap<&'static str, u16>,
     daemons: Daemons,
 }
 
 impl Fleet {
-    fn new(_: u64) -> Self {
+    pub(super) fn new(_: u64) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("network.toml"), NETWORK).expect("the folder is ours");
         let ports = ["controller"].into_iter().chain(SITES).map(|who| (who, free_port())).collect();
@@ -55,7 +55,7 @@ impl Fleet {
         fleet
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -65,7 +65,7 @@ impl Fleet {
         command
     }
 
-    fn daemon(&self, who: &'static str) -> Command {
+    pub(super) fn daemon(&self, who: &'static str) -> Command {
         let address = |who| format!("127.0.0.1:{}", self.ports[who]);
         let (listen, controller) = (address(who), address("controller"));
         let given = ["--topology", "network.toml", "--keys", "keys", "--listen", &listen];
@@ -83,8 +83,18 @@ impl Fleet {
         self.command(&[words, &["--controller", &controller, "--keys", "keys"]].concat())
     }
 
+    /// Runs all attempts to their ends, and the kills in between.
+    pub(super) fn play(&mut self, told: &str, attempts: &mut [Attempt], kills: &[Kill]) {
+        let mut daemons = std::mem::take(&mut self.daemons);
+        let bring_back = |daemons: &mut Daemons, who: &'static str| {
+            daemons.start(who, self.daemon(who), &self.path(&format!("{who}.log")));
+        };
+        play(told, &mut daemons, attempts, kills, bring_back);
+        self.daemons = daemons;
+    }
+
     /// Waits until no transfer is active.
-    fn settle(&self, told: &str) {
+    pub(super) fn settle(&self, told: &str) {
         let end = Instant::now() + 2 * PATIENCE;
         loop {
             let out = self.ask(&["status", "--json"]).stdout(Stdio::piped()).output().expect("it runs");
@@ -147,12 +157,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     }
     let all = ["controller", "s", "r", "d", "e"];
     let kills = kills(&mut draw, 4, &all, 600);
-    let mut daemons = std::mem::take(&mut fleet.daemons);
-    let bring_back = |daemons: &mut Daemons, who: &'static str| {
-        daemons.start(who, fleet.daemon(who), &fleet.path(&format!("{who}.log")));
-    };
-    play(&told, &mut daemons, &mut attempts, &kills, bring_back);
-    fleet.daemons = daemons;
+    fleet.play(&told, &mut attempts, &kills);
     fleet.settle(&told);
     let mut brought = 0;
     for (attempt, (name, _, _)) in attempts.iter().zip(&asked) {

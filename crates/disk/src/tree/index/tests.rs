@@ -5,6 +5,7 @@ use crate::tree::Tree;
 use crate::tree::manifest::{Snapshot, read};
 use crate::tree::tests::{filter, folder, write};
 use anabranch_sets::filter::Filter;
+use proptest::prelude::*;
 
 /// A tree, and an index file beside it.
 struct World {
@@ -163,4 +164,21 @@ fn an_open_index_is_refused() {
     let _open = Index::open(&world.index(), &root).expect("it can be made");
     let error = Index::open(&world.index(), &root).err().expect("it is open").to_string();
     assert!(error.contains("index.redb") && !error.contains('\n'), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Five kinds of damage: bytes, zeros, pages in the wrong place, a shorter file, the header.
+    #[test]
+    fn damage_never_fails_a_scan(edits in prop::collection::vec(any::<[u8; 10]>(), 1..6)) {
+        exercise_damage(folder().path(), &edits.concat());
+    }
+}
+
+#[test]
+fn a_whole_index_loses_nothing() {
+    assert!(exercise_damage(folder().path(), &[]));
+    let first_byte_of_the_magic = [0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    assert!(!exercise_damage(folder().path(), &first_byte_of_the_magic));
 }

@@ -159,6 +159,26 @@ fn renamed_and_swapped_files_move_no_bytes() {
     assert_eq!(scanned(&to).manifest().id(), scanned(&from).manifest().id());
 }
 
+/// #54: the destination keeps the names as one file; the transfer sets its time by the other name.
+#[test]
+fn separated_hard_links_are_no_conflicts() {
+    for (kept, replaced) in [("a", "b"), ("b", "a")] {
+        let root = folder();
+        let (from, to) = (root.path().join("from"), root.path().join("to"));
+        write(&from, kept, "one file");
+        std::fs::hard_link(from.join(kept), from.join(replaced)).expect("ours");
+        let record = record(&to);
+        let _ = send(&from, &to, Some(&record), false);
+        std::fs::remove_file(from.join(replaced)).expect("ours");
+        write(&from, replaced, "another file");
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        std::fs::File::open(from.join(kept)).and_then(|file| file.set_modified(time)).expect("ours");
+        let (done, ..) = send(&from, &to, Some(&record), false);
+        assert_eq!(done.expect("written").conflict_paths, [""; 0]);
+        assert_eq!(scanned(&to).manifest().id(), scanned(&from).manifest().id());
+    }
+}
+
 #[test]
 fn changed_destination_file_is_a_conflict_unless_replaced() {
     let root = folder();
