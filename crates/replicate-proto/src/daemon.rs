@@ -21,7 +21,7 @@ pub mod room;
 mod tests;
 
 use crate::control::{
-    Command, FailureKind, Finish, FlowVector, Report, Run, SiteProgram, Submitter, TransferId,
+    Command, DirectoryRules, FailureKind, Finish, FlowVector, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use anabranch_pieces::name::normal_entry;
 use anabranch_units::text::printable;
@@ -57,6 +57,8 @@ pub enum Job {
         path: String,
         /// The submitter of the transfer.
         submitter: Submitter,
+        /// Rules of a directory.
+        rules: DirectoryRules,
     },
     /// Set up an attempt; no other transfer may change its file until its removal. Ends with
     /// [`JobResult::Installed`], or with a [`JobResult::Answer`] with the reason of a failure.
@@ -355,8 +357,8 @@ impl Daemon {
     /// command is done at once.
     fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<CommandState> {
         match command {
-            Command::Inquire { run, is_source, path, submitter } => {
-                self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter })
+            Command::Inquire { run, is_source, path, submitter, rules } => {
+                self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter, rules })
             }
             Command::Hash { run, path } => self.job(Kind::Other, Job::Hash { run, path }),
             Command::Audit { run, group, generation, vectors } if self.parts.contains_key(&run) => {
