@@ -3,7 +3,7 @@
 use crate::exit::OrUsage as _;
 use anabranch_sets::FileTime;
 use anabranch_sets::filter::quantities::{age_ns, size_bytes};
-use anabranch_sets::filter::{Filter, Listed, Options, Text};
+use anabranch_sets::filter::{Filter, Listed, Options, Rules, Text};
 use anyhow::Context as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -101,13 +101,38 @@ impl FilterArgs {
     ///
     /// Errors: a one-line message for the user.
     pub fn filter(&self) -> anyhow::Result<Filter> {
+        let now = SystemTime::now();
+        let time =
+            |age: &Option<String>, option| age.as_deref().map(|age| before(now, age, option)).transpose();
+        let options = Options {
+            modified_min: time(&self.max_age, "--max-age")?,
+            modified_max: time(&self.min_age, "--min-age")?,
+            ..self.options()?
+        };
+        Filter::new(&options).or_usage()
+    }
+
+    /// The rules of these options, for the sites of a transfer.
+    ///
+    /// Errors: a one-line message for the user.
+    pub fn rules(&self) -> anyhow::Result<Rules> {
+        let age = |age: &Option<String>, option: &str| {
+            let nanos = age.as_deref().map(age_ns).transpose();
+            nanos.with_context(|| option.to_owned()).or_usage()
+        };
+        // Wrong patterns are named with their places.
+        self.filter()?;
+        let rules = Rules::of(&self.options()?).or_usage()?;
+        let (age_ns_min, age_ns_max) = (age(&self.min_age, "--min-age")?, age(&self.max_age, "--max-age")?);
+        Ok(Rules { age_ns_min, age_ns_max, ..rules })
+    }
+
+    /// The options, without ages.
+    fn options(&self) -> anyhow::Result<Options> {
         let size = |text: &Option<String>, option: &str| {
             let bytes = text.as_deref().map(size_bytes).transpose();
             bytes.with_context(|| option.to_owned()).or_usage()
         };
-        let now = SystemTime::now();
-        let time =
-            |age: &Option<String>, option| age.as_deref().map(|age| before(now, age, option)).transpose();
         let mut files_from = Vec::new();
         for path in &self.files_from {
             files_from.push(Listed::Lines(text_of(path, LIST_BYTES_MAX)?));
@@ -118,7 +143,7 @@ impl FilterArgs {
         for path in &self.files_from0 {
             files_from.push(Listed::Zeros(bytes_of(path, LIST_BYTES_MAX)?));
         }
-        let options = Options {
+        Ok(Options {
             include: self.include.clone(),
             include_from: texts(&self.include_from)?,
             exclude: self.exclude.clone(),
@@ -129,10 +154,9 @@ impl FilterArgs {
             exclude_if_present: self.exclude_if_present.clone(),
             size_bytes_min: size(&self.min_size, "--min-size")?,
             size_bytes_max: size(&self.max_size, "--max-size")?,
-            modified_min: time(&self.max_age, "--max-age")?,
-            modified_max: time(&self.min_age, "--min-age")?,
+            modified_min: None,
+            modified_max: None,
             ignores_case: self.ignore_case,
-        };
-        Filter::new(&options).or_usage()
+        })
     }
 }

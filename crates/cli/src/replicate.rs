@@ -8,6 +8,7 @@ pub mod plan;
 pub mod relay;
 pub mod send;
 pub mod status;
+pub mod sync;
 pub mod wait;
 mod watch;
 
@@ -29,6 +30,12 @@ pub enum Noun {
     /// the transfer, and so does `status --follow`. If the command attached to a transfer that was
     /// already active, Ctrl-C and SIGTERM end only the command, too.
     Send(send::Args),
+    /// Mirror a directory: send it, and delete entries that the source lacks (`--delete`).
+    ///
+    /// Without `--delete` it does the same as `send DIR/`. Deletes come last, once all contents
+    /// are in place, and only of entries that transfers from this source wrote and that nobody
+    /// changed since.
+    Sync(sync::Args),
     /// Show the plan of a transfer, and its rate. Needs only the network's file: no controller, no
     /// keys.
     Plan(plan::Args),
@@ -59,6 +66,7 @@ impl Member for Replicate {
             Noun::Controller(args) => controller::run(&args, quiet),
             Noun::Relay(args) => relay::run(&args, quiet),
             Noun::Send(args) => send::run(&args, quiet),
+            Noun::Sync(args) => sync::run(&args, quiet),
             Noun::Plan(args) => plan::run(&args),
             Noun::Status(args) => status::run(&args, quiet),
             Noun::Wait(args) => wait::run(&args),

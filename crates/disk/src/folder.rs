@@ -200,13 +200,23 @@ pub(crate) fn remove(folder: &OwnedFd, name: impl rustix::path::Arg) -> Result<(
 
 /// Renames a file in its folder to a name that is free; `EXIST` if the name is taken.
 pub(crate) fn rename_new(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(folder, from, folder, to, RenameFlags::NOREPLACE) {
+    move_new((folder, from), (folder, to))
+}
+
+/// Moves a file to a name that is free, possibly in another folder; `EXIST` if the name is taken.
+pub(crate) fn move_new(
+    (from_folder, from): (&OwnedFd, &OsStr),
+    (to_folder, to): (&OwnedFd, &OsStr),
+) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(from_folder, from, to_folder, to, RenameFlags::NOREPLACE) {
         // Unknown to the file system or the kernel.
-        Err(Errno::INVAL | Errno::NOSYS) => match rustix::fs::statat(folder, to, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Err(Errno::EXIST),
-            Err(Errno::NOENT) => rustix::fs::renameat(folder, from, folder, to),
-            Err(errno) => Err(errno),
-        },
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            match rustix::fs::statat(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => Err(Errno::EXIST),
+                Err(Errno::NOENT) => rustix::fs::renameat(from_folder, from, to_folder, to),
+                Err(errno) => Err(errno),
+            }
+        }
         other => other,
     }
 }

@@ -241,7 +241,7 @@ impl<'a> GetDirectory<'a> {
         };
         let sink = DirectorySink::shared(arrival);
         let get = Get::new(self.identity, vec![target], self.config).into_directory(Arc::clone(&sink));
-        let contents = get.until(stop, |event| hear(event)).await?;
+        let contents = get.until(stop, hear).await?;
         let verdict = contents.objects.first().map(|object| object.verdict.clone());
         report.contents = Some(contents);
         match verdict {

@@ -10,6 +10,8 @@
 
 use crate::plan::{DecodeMap, FlowId, Mode, Term};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
+use anabranch_sets::deletes::MaxDelete;
+use anabranch_sets::filter::Rules;
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +78,9 @@ pub enum Command {
         path: String,
         /// The submitter of the transfer; destinations have rules about submitters.
         submitter: Submitter,
+        /// Rules of a directory.
+        #[serde(default, skip_serializing_if = "DirectoryRules::is_open")]
+        rules: DirectoryRules,
     },
     /// Sets up the virtual links of an attempt. Answered by [`Report::Ready`] or
     /// [`Report::Failed`]. The source sends its first bytes as soon as its own links are connected,
@@ -144,6 +149,53 @@ pub struct Finish {
     /// Whether the file may replace another file of the same name.
     #[serde(default)]
     pub replace: bool,
+    /// Rules of a directory.
+    #[serde(default, skip_serializing_if = "DirectoryRules::is_open")]
+    pub rules: DirectoryRules,
+    /// Of a directory: number of its source, by which a destination knows entries of earlier
+    /// transfers.
+    #[serde(default)]
+    pub origin: u64,
+}
+
+/// Rules of a directory's transfer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DirectoryRules {
+    /// The entries of the source that are sent. Destinations leave others alone.
+    #[serde(skip_serializing_if = "Rules::is_open")]
+    pub filter: Rules,
+    /// Limit of the entries to delete at each destination, because the source lacks them; `None` to
+    /// delete nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delete: Option<MaxDelete>,
+    /// Directory at each destination to which deleted and overwritten entries are moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<String>,
+}
+
+impl DirectoryRules {
+    /// Returns true if everything is sent, and nothing is deleted or moved.
+    pub fn is_open(&self) -> bool {
+        self.filter.is_open() && self.delete.is_none() && self.backup.is_none()
+    }
+
+    /// Bytes of all texts.
+    pub fn bytes(&self) -> usize {
+        self.filter.bytes() + self.backup.as_ref().map_or(0, String::len)
+    }
+}
+
+/// Entries of a directory at a destination, after a transfer wrote it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryCounts {
+    /// Entries that the source lacks and that stayed; `None` if the filter looks at more than
+    /// paths, so that the destination cannot tell.
+    pub surplus: Option<u64>,
+    /// Entries that were deleted, or moved to the backup, because the source lacks them.
+    pub deleted: u64,
+    /// Entries that were left because another program changed them.
+    pub conflicts: u64,
 }
 
 /// Everything that one site does in one attempt.
@@ -431,6 +483,17 @@ pub enum Report {
     Completed {
         /// The attempt.
         run: Run,
+    },
+    /// Answer to [`Command::Finish`] about a directory: its entries are written, and
+    /// [`EntryCounts::conflicts`] of them were left.
+    Written {
+        /// The attempt.
+        run: Run,
+        /// Counts of the entries.
+        entries: EntryCounts,
+        /// Line about the entries that were left, if any.
+        #[serde(default)]
+        conflicts: Option<String>,
     },
     /// The connection of a flow to or from `peer` broke, or could not be made in time.
     HopFailed {

@@ -48,9 +48,10 @@ use transfer::{Context, FreedRoom, Transfer, one_line};
 pub use links::{LinkStatus, MeasuredRate};
 pub use planner::{DefaultPlanner, PlanRequest, Planner};
 pub use questions::{Answer, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX};
+use request::backup_directory;
 pub use request::{
-    CoordinatorConfig, CorruptPolicy, Destination, HopOverride, JointConfig, SchemeChoice, SubmitError,
-    SubmitResult, TransferRequest,
+    CoordinatorConfig, CorruptPolicy, Destination, FILTER_BYTES_MAX, HopOverride, JointConfig, SchemeChoice,
+    SubmitError, SubmitResult, TransferRequest,
 };
 pub use status::{
     DestinationProgress, DestinationSnapshot, DestinationStatus, Event, EventKind, Outcome, PhaseName,
@@ -283,8 +284,7 @@ impl<P: Planner> Coordinator<P> {
     pub fn ask_source(&mut self, now: Instant, request: TransferRequest) -> Result<TransferId, SubmitError> {
         self.advance_clock(now);
         let request = self.accepted(request)?;
-        let about = (request.source, request.source_path, request.submitter);
-        self.questions.ask(now, about, &self.config, &self.topology, &self.sites, &mut self.out)
+        self.questions.ask(now, request, &self.config, &self.topology, &self.sites, &mut self.out)
     }
 
     /// Forgets a question whose answer is no longer needed.
@@ -306,6 +306,8 @@ impl<P: Planner> Coordinator<P> {
         {
             *path = normal_entry(path).map_err(SubmitError::BadPath)?;
         }
+        let backup = request.rules.backup.as_deref().map(backup_directory);
+        request.rules.backup = backup.transpose()?;
         Ok(request)
     }
 
@@ -416,7 +418,7 @@ impl<P: Planner> Coordinator<P> {
                 return Err(SubmitError::FileAndDirectory { path: path.clone() });
             }
         }
-        Ok(())
+        request.check_rules()
     }
 
     /// Sites that can be reached from the source without the sites and links that the request
@@ -690,6 +692,7 @@ impl Report {
             | Self::Corrupt { run, .. }
             | Self::Audit { run, .. }
             | Self::Completed { run }
+            | Self::Written { run, .. }
             | Self::HopFailed { run, .. }
             | Self::Failed { run, .. } => *run,
         }

@@ -21,7 +21,7 @@ pub mod room;
 mod tests;
 
 use crate::control::{
-    Command, FailureKind, Finish, FlowVector, Report, Run, SiteProgram, Submitter, TransferId,
+    Command, DirectoryRules, FailureKind, Finish, FlowVector, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use anabranch_pieces::name::normal_entry;
 use anabranch_units::text::printable;
@@ -57,6 +57,8 @@ pub enum Job {
         path: String,
         /// The submitter of the transfer.
         submitter: Submitter,
+        /// Rules of a directory.
+        rules: DirectoryRules,
     },
     /// Set up an attempt; no other transfer may change its file until its removal. Ends with
     /// [`JobResult::Installed`], or with a [`JobResult::Answer`] with the reason of a failure.
@@ -148,7 +150,7 @@ enum CommandState {
     /// The driver runs a job for the command.
     Job(Kind),
     /// The command waits for another transfer to release a file.
-    Waits { command: Command, until: Instant },
+    Waits { command: Box<Command>, until: Instant },
 }
 
 /// The part of a job that is needed when the job is done.
@@ -156,7 +158,7 @@ enum CommandState {
 enum Kind {
     Install(Run),
     Remove(Run),
-    Finish(Finish),
+    Finish(Box<Finish>),
     Forget,
     Other,
 }
@@ -247,7 +249,7 @@ impl Daemon {
                     self.claims.remove(&name);
                 }
                 if done == JobResult::NotYet {
-                    self.put_off(file);
+                    self.put_off(*file);
                 }
             }
             _ => {}
@@ -345,7 +347,7 @@ impl Daemon {
         for transfer in waiting {
             let lane = self.lanes.get_mut(&transfer).expect("listed above");
             let Some(CommandState::Waits { command, until }) = lane.doing.take() else { continue };
-            let doing = self.carry_out(now, command, until);
+            let doing = self.carry_out(now, *command, until);
             self.lanes.get_mut(&transfer).expect("listed above").doing = doing;
             self.advance(now, transfer);
         }
@@ -355,8 +357,8 @@ impl Daemon {
     /// command is done at once.
     fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<CommandState> {
         match command {
-            Command::Inquire { run, is_source, path, submitter } => {
-                self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter })
+            Command::Inquire { run, is_source, path, submitter, rules } => {
+                self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter, rules })
             }
             Command::Hash { run, path } => self.job(Kind::Other, Job::Hash { run, path }),
             Command::Audit { run, group, generation, vectors } if self.parts.contains_key(&run) => {
@@ -456,7 +458,7 @@ impl Daemon {
             }
             self.claims.insert(name, file.run.transfer);
         }
-        self.job(Kind::Finish(file.clone()), Job::Finish(file))
+        self.job(Kind::Finish(Box::new(file.clone())), Job::Finish(file))
     }
 
     /// Puts off a file that is not complete: finishes it when its sinks are done, or now, if they
@@ -518,7 +520,7 @@ impl Daemon {
         other: TransferId,
     ) -> Option<CommandState> {
         if now < until {
-            return Some(CommandState::Waits { command, until });
+            return Some(CommandState::Waits { command: Box::new(command), until });
         }
         let name = printable(name);
         let reason = format!(

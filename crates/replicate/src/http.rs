@@ -326,6 +326,7 @@ pub(crate) fn request(t: &Topology, r: SubmitRequest) -> Result<TransferRequest,
         fill: r.fill,
         submitter: Submitter::Operator,
         replace: r.replace,
+        rules: r.rules,
     })
 }
 
@@ -418,9 +419,7 @@ fn readable(peer: &PeerIdentity, line: String) -> String {
 }
 
 fn readable_verdict(peer: &PeerIdentity, mut verdict: Verdict) -> Verdict {
-    if let Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason } =
-        &mut verdict
-    {
+    if let Some(reason) = verdict.reason_mut() {
         *reason = readable(peer, std::mem::take(reason));
     }
     verdict
@@ -477,6 +476,7 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
                 rate_bps: d.rate_bps,
                 postponed: d.postponed,
                 away: d.away.map(|line| readable(peer, line)),
+                entries: d.entries,
                 verdict: d.verdict.map(|verdict| readable_verdict(peer, verdict)),
             })
             .collect(),

@@ -20,9 +20,9 @@ const HOP_CAUSES: [&str; 2] = ["broken", "unreachable"];
 /// Cause of a failure that the controller alone sees: the site stopped answering.
 const SILENT: &str = "silent";
 /// Labels of [`Outcome`]s.
-const OUTCOMES: [&str; 5] = ["cancelled", "done", "failed", "integrity", "some_failed"];
+const OUTCOMES: [&str; 6] = ["cancelled", "conflicts", "done", "failed", "integrity", "some_failed"];
 /// Labels of [`Verdict`]s.
-const VERDICTS: [&str; 4] = ["done", "failed", "integrity", "unreachable"];
+const VERDICTS: [&str; 5] = ["conflict", "done", "failed", "integrity", "unreachable"];
 
 fn cause_of(kind: FailureKind) -> &'static str {
     match kind {
@@ -225,9 +225,10 @@ impl ControllerCounts {
             Verdict::Failed { .. } => "failed",
             Verdict::Unreachable { .. } => "unreachable",
             Verdict::Integrity { .. } => "integrity",
+            Verdict::Conflict { .. } => "conflict",
         };
         self.verdicts.of([name, word]).inc();
-        if *verdict == Verdict::Done {
+        if verdict.is_delivered() {
             self.delivered_bytes.of([name]).inc_by(length_bytes);
         }
     }
@@ -240,6 +241,7 @@ impl ControllerCounts {
             Outcome::Failed => "failed",
             Outcome::Integrity => "integrity",
             Outcome::Cancelled => "cancelled",
+            Outcome::Conflicts => "conflicts",
         };
         self.ended.of([word]).inc();
         if let Some(took) = took {

@@ -19,7 +19,9 @@ use anabranch_net::refusals::Refusals;
 use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_pieces::name::{NameError, directory, normal};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
-use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram, Submitter};
+use anabranch_replicate_proto::control::{
+    Command, DirectoryRules, FailureKind, Finish, Report, Run, SiteProgram, Submitter,
+};
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
 use anabranch_units::SiteId;
@@ -352,8 +354,8 @@ impl Service {
 
     fn carry_out(&self, job: Job) -> JobResult {
         match job {
-            Job::Inquire { run, is_source, path, submitter } => {
-                JobResult::Answer(self.inquire(run, is_source, &path, submitter))
+            Job::Inquire { run, is_source, path, submitter, rules } => {
+                JobResult::Answer(self.inquire(run, is_source, &path, submitter, &rules))
             }
             Job::Install { program, asked_packets } => {
                 let run = program.run;
@@ -417,10 +419,18 @@ impl Service {
         Ok((SourceFile::File { file: Arc::new(file), path }, found))
     }
 
-    fn inquire(&self, run: Run, is_source: bool, name: &str, submitter: Submitter) -> Report {
+    fn inquire(
+        &self,
+        run: Run,
+        is_source: bool,
+        name: &str,
+        submitter: Submitter,
+        rules: &DirectoryRules,
+    ) -> Report {
         let looked = || -> io::Result<Report> {
             if is_source && directory(name).is_some() {
-                return Ok(directories::source_inventory(run, self.source_stream(name, run)?.manifest()));
+                let stream = self.source_stream(name, run, Some(rules))?;
+                return Ok(directories::source_inventory(run, stream.manifest()));
             }
             if is_source {
                 let (_, found) = self.source(name)?;
@@ -431,7 +441,7 @@ impl Service {
                 return Ok(Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes });
             }
             if directory(name).is_some() {
-                return self.inquire_directory(run, &self.name(name)?, submitter);
+                return self.inquire_directory(run, &self.name(name)?, submitter, rules);
             }
             let name = self.config.folder.name(name).map_err(|e| {
                 io::Error::new(e.kind(), format!("{e}; --as gives the file's name at its destinations"))
@@ -483,7 +493,7 @@ impl Service {
     fn hash(&self, run: Run, name: &str) -> Report {
         let read = || -> io::Result<FileHash> {
             if directory(name).is_some() {
-                return Ok(FileHash(self.source_stream(name, run)?.manifest().id().0));
+                return Ok(FileHash(self.source_stream(name, run, None)?.manifest().id().0));
             }
             let (SourceFile::File { file, path }, found) = self.source(name)? else {
                 unreachable!("the name is a file's");
@@ -564,7 +574,7 @@ impl Service {
         let source = program.source_path.as_ref().map(|name| match directory(name) {
             None => self.source(name).map(|(source, _)| source),
             Some(_) => {
-                let stream = self.source_stream(name, run)?;
+                let stream = self.source_stream(name, run, None)?;
                 let is_planned = program.snapshot.is_none_or(|id| id.0 == stream.manifest().id().0);
                 let changed =
                     || io::Error::other(format!("{name}: changed during the transfer: send it again"));

@@ -4,7 +4,7 @@
 //! [`TransferView`] first.
 
 use anabranch_pieces::FileHash;
-use anabranch_replicate_proto::control::{Command, Priority, Report};
+use anabranch_replicate_proto::control::{Command, DirectoryRules, EntryCounts, Priority, Report};
 use anabranch_replicate_proto::coordinator::{
     CorruptPolicy, Event, Outcome, PhaseName, SchemeChoice, Verdict,
 };
@@ -161,6 +161,12 @@ pub struct SubmitRequest {
     /// True to replace existing files of the same name at the destinations.
     #[serde(default)]
     pub replace: bool,
+    /// Rules of a directory: `filter` (which entries are sent), `delete` (limit of the entries to
+    /// delete, as in `10%` or `500`; nothing is deleted without it), `backup` (directory to which
+    /// deleted and overwritten entries are moved).
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub rules: DirectoryRules,
     /// True to attach to an equal active transfer of the same submitter instead of starting one. An
     /// active transfer of the same file to the same places with other settings then gives status
     /// 409.
@@ -197,6 +203,7 @@ impl SubmitRequest {
             on_corrupt: CorruptPolicy::Repair,
             fill: false,
             replace: false,
+            rules: DirectoryRules::default(),
             attach: false,
         }
     }
@@ -288,11 +295,11 @@ pub struct TransferView {
     /// Phase: waiting, inquiring, installing, running, finishing or over.
     #[schema(value_type = String)]
     pub phase: PhaseName,
-    /// Outcome, once over: done, some_failed, failed, integrity or cancelled.
+    /// Outcome, once over: done, some_failed, failed, integrity, cancelled or conflicts.
     #[schema(value_type = Option<String>)]
     pub outcome: Option<Outcome>,
-    /// Exit code of the command line, once over: 0 done, 1 failed, 3 some failed, 4 integrity, 5
-    /// cancelled.
+    /// Exit code of the command line, once over: 0 done, 1 failed, 3 some failed or conflicts, 4
+    /// integrity, 5 cancelled.
     pub exit_code: Option<u8>,
     /// Site that holds the file.
     pub source: String,
@@ -352,7 +359,13 @@ pub struct DestinationView {
     pub postponed: bool,
     /// Reason for waiting for the destination, if any.
     pub away: Option<String>,
-    /// Result: `verdict` is done, failed, unreachable or integrity, with a `reason` unless done.
+    /// Counts of a directory's entries, once it is written: `surplus` (only at this site),
+    /// `deleted`, `conflicts`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub entries: Option<EntryCounts>,
+    /// Result: `verdict` is done, failed, unreachable, integrity or conflict, and has a `reason`
+    /// unless it is done.
     #[schema(value_type = Option<Object>)]
     pub verdict: Option<Verdict>,
 }

@@ -10,6 +10,9 @@
 //! Leaves out: reading rules from files. Read [`Filter`] and [`Options`] first.
 
 pub mod quantities;
+mod rules;
+
+pub use rules::Rules;
 
 use crate::entry::FileTime;
 use crate::glob::{Glob, GlobError, directories_of};
@@ -100,6 +103,8 @@ pub enum FilterError {
     ListedTooLong,
     /// `--files-from` beside another option.
     FilesFromAlone,
+    /// A listed path is not UTF-8, which a filter that travels cannot hold.
+    NotText,
     /// No file can have the size or the age.
     Range {
         /// The two options.
@@ -124,6 +129,9 @@ impl std::fmt::Display for FilterError {
                 write!(f, "--files-from: more than {LISTED_BYTES_MAX} bytes: split the list")
             }
             Self::FilesFromAlone => f.write_str("--files-from lists all files: leave out the other filters"),
+            Self::NotText => f.write_str(
+                "--files-from0: a path is not UTF-8: a filter that is sent to sites holds text only",
+            ),
             Self::Range { options } => write!(f, "{options}: no file is between them"),
         }
     }

@@ -12,6 +12,7 @@
 
 mod builder;
 mod cursor;
+pub mod deletes;
 mod difference;
 mod entry;
 pub mod filter;

@@ -2,6 +2,7 @@
 
 use super::watch::{Output, broken_off, may_go_on, watch};
 use crate::exit::OrUsage as _;
+use crate::filters::FilterArgs;
 use crate::network;
 use anabranch_graph::Topology;
 use anabranch_net::identity::Identity;
@@ -12,9 +13,10 @@ use anabranch_replicate::Client;
 use anabranch_replicate::wire::{
     DestinationRequest, HopOverrideRequest, HopRequest, LinkName, SubmitRequest,
 };
-use anabranch_replicate_proto::control::{Priority, TransferId};
-use anabranch_replicate_proto::coordinator::{CorruptPolicy, SchemeChoice, SubmitResult};
+use anabranch_replicate_proto::control::{DirectoryRules, Priority, TransferId};
+use anabranch_replicate_proto::coordinator::{CorruptPolicy, FILTER_BYTES_MAX, SchemeChoice, SubmitResult};
 use anabranch_replicate_proto::plan::FileToSend;
+use anabranch_sets::filter::Rules;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
@@ -52,10 +54,8 @@ impl ControllerArgs {
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Name of the file below the source relay's --dir, such as `data/big.tar`. A name with a slash
-    /// at its end is a directory: `data/`.
-    #[arg(value_parser = FileName)]
-    file: String,
+    #[command(flatten)]
+    sent: Sent,
     /// The site that holds the file.
     #[arg(long, value_name = "SITE")]
     from: String,
@@ -128,6 +128,24 @@ pub struct Args {
     json: bool,
 }
 
+/// The file or the directory that is sent.
+#[derive(clap::Args)]
+struct Sent {
+    /// Name of the file below the source relay's --dir, such as `data/big.tar`. A name with a slash
+    /// at its end is a directory: `data/`.
+    #[arg(value_parser = FileName)]
+    file: String,
+    #[command(flatten)]
+    filters: FilterArgs,
+}
+
+impl Args {
+    /// The file or the directory, as the user named it.
+    pub(super) fn file(&self) -> &str {
+        &self.sent.file
+    }
+}
+
 /// A file's name, which must be valid text.
 #[derive(Clone)]
 struct FileName;
@@ -187,6 +205,14 @@ fn policy(text: &str) -> Result<CorruptPolicy, String> {
 ///
 /// Errors: one line for the user. The exit code tells the transfer's outcome.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    run_with(args, DirectoryRules::default(), quiet)
+}
+
+/// Runs the command with these rules and the filter of its options.
+///
+/// Errors: see [`run`].
+pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyhow::Result<ExitCode> {
+    let rules = DirectoryRules { filter: filter_rules(args)?, ..rules };
     let client = args.controller.client()?;
     crate::process::runtime()?.block_on(async {
         let mut asked_to_end = std::pin::pin!(crate::process::asked_to_end());
@@ -199,7 +225,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             () = &mut asked_to_end => return nothing_sent(),
         };
         let topology = view.topology()?;
-        let request = request(args, &topology).or_usage()?;
+        let request = request(args, rules, &topology).or_usage()?;
         if args.dry_run {
             let length = tokio::select! {
                 length = client.ask_source(&request) => length?,
@@ -259,16 +285,37 @@ fn say_attached(id: TransferId, json: bool, quiet: bool) {
     }
 }
 
-fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
+/// The rules of the filter options.
+///
+/// Errors: a wrong option; filters of a file; more rules than a request can carry.
+fn filter_rules(args: &Args) -> anyhow::Result<Rules> {
+    let rules = args.sent.filters.rules()?;
+    if !rules.is_open() {
+        ensure_usage!(
+            directory(&args.sent.file).is_some(),
+            "`{}`: filter options are for a directory, whose name ends with a slash",
+            printable(&args.sent.file)
+        );
+        let bytes = rules.bytes();
+        ensure_usage!(
+            bytes <= FILTER_BYTES_MAX,
+            "filter options of {bytes} bytes: must be at most {FILTER_BYTES_MAX}, since they go to each site"
+        );
+    }
+    Ok(rules)
+}
+
+fn request(args: &Args, rules: DirectoryRules, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     let name = |text: &str| anyhow::Ok(topology.site(network::site(topology, text)?).name.clone());
-    normal_entry(&args.file)?;
-    let mut path = args.name.clone().unwrap_or_else(|| args.file.clone());
-    if directory(&args.file).is_some() && directory(&path).is_none() {
+    normal_entry(&args.sent.file)?;
+    let mut path = args.name.clone().unwrap_or_else(|| args.sent.file.clone());
+    if directory(&args.sent.file).is_some() && directory(&path).is_none() {
         path.push('/');
     }
-    if directory(&args.file).is_some() { normal_entry(&path) } else { normal(&path) }.context("--as")?;
+    if directory(&args.sent.file).is_some() { normal_entry(&path) } else { normal(&path) }.context("--as")?;
     let to = args.to.iter().map(|s| anyhow::Ok(DestinationRequest { site: name(s)?, path: path.clone() }));
-    let mut request = SubmitRequest::new(name(&args.from)?, &args.file, to.collect::<Result<Vec<_>, _>>()?);
+    let mut request =
+        SubmitRequest::new(name(&args.from)?, &args.sent.file, to.collect::<Result<Vec<_>, _>>()?);
     request.avoid_sites = args.avoid_sites.iter().map(|s| name(s)).collect::<Result<_, _>>()?;
     for text in &args.avoid_links {
         let link = topology.link(topology.find_link(text)?);
@@ -295,6 +342,7 @@ fn request(args: &Args, topology: &Topology) -> anyhow::Result<SubmitRequest> {
     request.on_corrupt = args.on_corrupt;
     request.fill = args.fill;
     request.replace = args.replace;
+    request.rules = rules;
     Ok(request)
 }
 

@@ -32,8 +32,14 @@ pub struct Args {
 const WATCHED_MAX: usize = 16;
 
 /// Outcomes from best to worst.
-const ORDER: [Outcome; 5] =
-    [Outcome::Done, Outcome::SomeFailed, Outcome::Cancelled, Outcome::Failed, Outcome::Integrity];
+const ORDER: [Outcome; 6] = [
+    Outcome::Done,
+    Outcome::Conflicts,
+    Outcome::SomeFailed,
+    Outcome::Cancelled,
+    Outcome::Failed,
+    Outcome::Integrity,
+];
 
 /// Exit code of the worst outcome.
 fn worst(outcomes: &[Outcome]) -> u8 {

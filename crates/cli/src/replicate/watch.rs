@@ -9,7 +9,7 @@ use crate::formats::{rate, size};
 use anabranch_http::ClientError;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate::{Client, WatchItem};
-use anabranch_replicate_proto::control::TransferId;
+use anabranch_replicate_proto::control::{EntryCounts, TransferId};
 use anabranch_replicate_proto::coordinator::{EventKind, Outcome, Verdict};
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
@@ -79,6 +79,8 @@ struct MisdeclaredLink {
 struct DestinationSummary<'a> {
     site: &'a str,
     path: &'a str,
+    /// Counts of a directory's entries.
+    entries: Option<EntryCounts>,
     verdict: Option<&'a Verdict>,
     took_s: Option<f64>,
     rate_bps: Option<u64>,
@@ -191,11 +193,13 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
         .destinations
         .iter()
         .map(|d| {
-            let ended = times.ended.get(&d.site).filter(|_| matches!(d.verdict, Some(Verdict::Done)));
+            let is_delivered = d.verdict.as_ref().is_some_and(Verdict::is_delivered);
+            let ended = times.ended.get(&d.site).filter(|_| is_delivered);
             let took_s = ended.and_then(|ended| seconds_of(*ended));
             DestinationSummary {
                 site: &d.site,
                 path: &d.path,
+                entries: d.entries,
                 verdict: d.verdict.as_ref(),
                 took_s,
                 rate_bps: took_s.and_then(rate),
@@ -234,28 +238,45 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
 
 /// Formats the failures: each cause once, with the affected sites.
 fn trouble(summary: &Summary<'_>) -> Vec<String> {
-    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut causes: Vec<(&str, bool, Vec<&str>)> = Vec::new();
     for d in &summary.destinations {
-        let Some(
-            Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason },
-        ) = d.verdict
-        else {
+        let Some((verdict, reason)) = d.verdict.and_then(|verdict| Some((verdict, verdict.reason()?))) else {
             continue;
         };
-        match causes.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, sites)) => sites.push(d.site),
-            None => causes.push((reason, vec![d.site])),
+        match causes.iter_mut().find(|(known, ..)| *known == reason) {
+            Some((.., sites)) => sites.push(d.site),
+            None => causes.push((reason, verdict.is_delivered(), vec![d.site])),
         }
     }
     let (id, all) = (summary.transfer, summary.destinations.len());
-    let line = |(reason, sites): (&str, Vec<&str>)| {
+    let line = |(reason, is_delivered, sites): (&str, bool, Vec<&str>)| {
+        let what = if is_delivered { "with conflicts" } else { "without the file" };
         format!(
-            "transfer {id}: {} of {all} destinations without the file ({}): {reason}",
+            "transfer {id}: {} of {all} destinations {what} ({}): {reason}",
             sites.len(),
             sites.join(", ")
         )
     };
     causes.into_iter().map(line).collect()
+}
+
+/// Lines about entries that only a destination has, or had.
+fn surplus_lines(summary: &Summary<'_>) -> Vec<String> {
+    let counted = |n: u64| format!("{n} {}", if n == 1 { "entry" } else { "entries" });
+    let mut lines = Vec::new();
+    for DestinationSummary { site, entries, .. } in &summary.destinations {
+        let Some(EntryCounts { surplus, deleted, conflicts }) = *entries else { continue };
+        if deleted > 0 {
+            lines.push(format!("{} deleted at {site}, which the source lacks", counted(deleted)));
+        }
+        if let Some(surplus) = surplus.filter(|surplus| *surplus > 0) {
+            // After deletes, the line about conflicts names the entries that stayed.
+            let is_after_deletes = deleted > 0 || conflicts > 0;
+            let hint = if is_after_deletes { "" } else { "; `replicate sync --delete` removes them" };
+            lines.push(format!("{} only at {site}{hint}", counted(surplus)));
+        }
+    }
+    lines
 }
 
 fn table(summary: &Summary<'_>, view: &TransferView) -> String {
@@ -268,6 +289,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
             Some(Verdict::Failed { .. }) => "failed",
             Some(Verdict::Unreachable { .. }) => "unreachable",
             Some(Verdict::Integrity { .. }) => "refused",
+            Some(Verdict::Conflict { .. }) => "conflicts",
             None => "-",
         };
         let (took_s, rate_bps) = if summary.was_there { (None, None) } else { (d.took_s, d.rate_bps) };
@@ -280,6 +302,9 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
     if !facts.is_empty() {
         out.push_str(&facts);
         out.push('\n');
+    }
+    for line in surplus_lines(summary) {
+        out.push_str(&format!("{}\n", printable(&line)));
     }
     if !summary.suspects.is_empty() {
         out.push_str(&format!("data was changed on its way by {}\n", summary.suspects.join(", ")));

@@ -14,6 +14,7 @@ const VERBS: &[(&str, &str)] = &[
     ("replicate controller", "--topology network.toml --listen 192.0.2.1:1 --keys keys"),
     ("replicate relay", "--topology network.toml --site nobody --dir . --controller @ --keys keys"),
     ("replicate send", "file --from s --to d --dry-run --controller @ --keys keys"),
+    ("replicate sync", "data/ --from s --to d --dry-run --controller @ --keys keys"),
     ("replicate plan", "--topology internet2 --from chicago --to atlanta,houston"),
     ("replicate status", "--sites --controller @ --keys keys"),
     ("replicate wait", "1 --controller @ --keys keys"),

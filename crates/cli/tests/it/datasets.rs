@@ -1,10 +1,11 @@
-//! Snapshots of directories, as a user makes them.
+//! Snapshots of directories, as a user makes them, and mirrors of them.
 
 use crate::emulate::stage;
 use crate::net::{LocalDaemons, Net, TWO, noise, run};
 use crate::{answer, text};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
+use std::process::Stdio;
 
 /// Runs `replicate manifest --json`. Returns the exit code and the answer.
 fn manifest(folder: &Path, more: &[&str]) -> (Option<i32>, serde_json::Value) {
@@ -212,8 +213,9 @@ fn file_changed_at_a_destination_is_left_until_replaced() {
     std::fs::write(local.path("s/data/x"), "second").expect("ours");
     std::fs::write(local.path("s/data/y"), "second").expect("ours");
     let (code, said) = send(&[]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("data/x: changed here by another program, and left"), "{said}");
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("1 of 1 destinations with conflicts (d): d: "), "{said}");
+    assert!(said.contains("data/x: changed here by another program or source, and left"), "{said}");
     let read = |name: &str| std::fs::read_to_string(local.path("d/data").join(name)).expect("it is there");
     assert_eq!((read("x"), read("y")), ("by a user".to_owned(), "second".to_owned()));
     assert_eq!(send(&["--replace"]).0, Some(0));
@@ -224,4 +226,187 @@ fn file_changed_at_a_destination_is_left_until_replaced() {
     let first = ["send", "other", "--quiet", "--controller", local.address(), "--from", "s", "--to", "d"];
     let hint = run(local.command(&first));
     assert!(hint.1.contains("`other/`"), "{}", hint.1);
+}
+
+/// A source `s`, a destination `d`, and the directory `data` with files `00` to `19` at both.
+struct Mirror {
+    local: LocalDaemons,
+}
+
+impl Mirror {
+    fn new() -> Self {
+        let mirror = Self { local: LocalDaemons::start(TWO, &["s", "d"]) };
+        for number in 0..20 {
+            write(&mirror.local.path("s/data"), &format!("{number:02}"), "content");
+        }
+        assert_eq!(mirror.sync(&[]).0, Some(0));
+        mirror
+    }
+
+    /// Runs `sync` with these arguments. Returns its exit code and its output.
+    fn sync_of(&self, directory: &str, more: &[&str]) -> (Option<i32>, String) {
+        let first = ["sync", directory, "--controller", self.local.address(), "--from", "s", "--to", "d"];
+        let mut command = self.local.command(&[&first, more].concat());
+        let said = command.stdout(Stdio::piped()).output().expect("the command runs");
+        (said.status.code(), text(&said.stdout) + &text(&said.stderr))
+    }
+
+    fn sync(&self, more: &[&str]) -> (Option<i32>, String) {
+        self.sync_of("data/", more)
+    }
+
+    fn remove(&self, name: &str) {
+        std::fs::remove_file(self.local.path("s/data").join(name)).expect("it is the source's");
+    }
+
+    /// Names at the destination, without working files.
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.local.path("d/data")).expect("it is there");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("ours").file_name().into_string().expect("text")).collect();
+        names.sort();
+        names
+    }
+
+    fn is_equal(&self) -> bool {
+        let id = |path: &str| manifest(&self.local.path(path), &[]).1["snapshot"].clone();
+        id("s/data") == id("d/data")
+    }
+}
+
+#[test]
+fn sync_deletes_only_with_the_option() {
+    let mirror = Mirror::new();
+    mirror.remove("07");
+    let (code, said) = mirror.sync(&[]);
+    assert_eq!((code, mirror.names().len()), (Some(0), 20), "{said}");
+    assert!(said.contains("1 entry only at d; `replicate sync --delete` removes them"), "{said}");
+    let (code, said) = mirror.sync(&["--delete"]);
+    assert_eq!((code, mirror.names().len()), (Some(0), 19), "{said}");
+    assert!(said.contains("1 entry deleted at d, which the source lacks"), "{said}");
+    assert!(mirror.is_equal());
+}
+
+#[test]
+fn empty_or_missing_source_deletes_nothing() {
+    let mirror = Mirror::new();
+    (0..20).for_each(|number| mirror.remove(&format!("{number:02}")));
+    let (code, said) = mirror.sync(&["--delete", "--max-delete", "100%"]);
+    assert_eq!((code, mirror.names().len()), (Some(1), 20), "{said}");
+    assert!(said.contains("a source that has no entry would delete everything elsewhere"), "{said}");
+    std::fs::remove_dir(mirror.local.path("s/data")).expect("it is empty");
+    let (code, said) = mirror.sync(&["--delete", "--max-delete", "100%"]);
+    assert_eq!((code, mirror.names().len()), (Some(1), 20), "{said}");
+    assert!(said.contains("No such file or directory"), "{said}");
+}
+
+#[test]
+fn more_deletes_than_the_limit_change_nothing() {
+    let mirror = Mirror::new();
+    for name in ["00", "01", "02"] {
+        mirror.remove(name);
+    }
+    write(&mirror.local.path("s/data"), "new", "new");
+    let (code, said) = mirror.sync(&["--delete"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("3 of 20 entries would be deleted, and --max-delete 10% allows fewer"), "{said}");
+    assert_eq!((mirror.names().len(), mirror.names().contains(&"new".to_owned())), (20, false));
+    let (code, said) = mirror.sync(&["--delete", "--max-delete", "2"]);
+    assert_eq!((code, mirror.names().len()), (Some(1), 20), "{said}");
+    let (code, said) = mirror.sync(&["--delete", "--max-delete", "3"]);
+    assert_eq!((code, mirror.names().len()), (Some(0), 18), "{said}");
+    assert!(mirror.is_equal());
+}
+
+#[test]
+fn changed_and_foreign_entries_survive_a_mirror() {
+    let mirror = Mirror::new();
+    let at = |name: &str| mirror.local.path("d/data").join(name);
+    std::fs::write(at("05"), "by a user").expect("ours");
+    std::fs::write(at("mine"), "by a user").expect("ours");
+    for name in ["05", "06"] {
+        mirror.remove(name);
+    }
+    let (code, said) = mirror.sync(&["--delete", "--max-delete", "3"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("d/data/mine, ") && said.contains("d/data/05: changed here by another"), "{said}");
+    assert!(at("05").exists() && at("mine").exists() && !at("06").exists());
+    // Another directory of the same site is mirrored to the same place.
+    write(&mirror.local.path("s/other"), "x", "other");
+    let (code, said) = mirror.sync_of("other/", &["--as", "data/", "--delete", "--max-delete", "100%"]);
+    assert_eq!((code, mirror.names().len()), (Some(3), 21), "{said}");
+    let (code, said) = mirror.sync(&["--delete", "--replace", "--max-delete", "100%"]);
+    assert_eq!((code, mirror.is_equal()), (Some(0), true), "{said}");
+}
+
+#[test]
+fn excluded_entries_survive_a_mirror() {
+    let mirror = Mirror::new();
+    write(&mirror.local.path("s/data"), "sent.tmp", "sent");
+    assert_eq!(mirror.sync(&["--delete"]).0, Some(0));
+    mirror.remove("sent.tmp");
+    write(&mirror.local.path("d/data"), "own.tmp", "of the destination");
+    write(&mirror.local.path("s/data"), "not.tmp", "not sent");
+    let filtered = ["--delete", "--replace", "--exclude", "*.tmp"];
+    let (code, said) = mirror.sync(&filtered);
+    assert_eq!((code, mirror.names().len()), (Some(0), 22), "{said}");
+    mirror.remove("03");
+    let (code, said) = mirror.sync(&filtered);
+    assert_eq!((code, mirror.names().len()), (Some(0), 21), "{said}");
+    // Without the filter, the file that a transfer wrote goes, and the other one stays.
+    let (code, said) = mirror.sync(&["--delete"]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(mirror.names().contains(&"own.tmp".to_owned()) && mirror.names().contains(&"not.tmp".to_owned()));
+    assert!(!mirror.names().contains(&"sent.tmp".to_owned()), "{:?}", mirror.names());
+    let (code, said) = mirror.sync(&["--delete", "--max-size", "1M"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--delete with --max-size"), "{said}");
+}
+
+#[test]
+fn backup_takes_deleted_and_overwritten_files() {
+    let mirror = Mirror::new();
+    mirror.remove("00");
+    std::fs::write(mirror.local.path("s/data/01"), "changed").expect("ours");
+    let (code, said) = mirror.sync(&["--delete", "--backup", "old/data"]);
+    assert_eq!((code, mirror.is_equal()), (Some(0), true), "{said}");
+    for name in ["00", "01"] {
+        let kept = std::fs::read_to_string(mirror.local.path("d/old/data").join(name));
+        assert_eq!(kept.ok().as_deref(), Some("content"), "{name}");
+    }
+    for bad in ["data", "data/old", "../old", "/old"] {
+        let (code, said) = mirror.sync(&["--backup", bad]);
+        assert_eq!(code, Some(2), "{bad}: {said}");
+    }
+}
+
+/// A destination's daemon dies at random moments of mirrors.
+#[test]
+fn killed_destination_deletes_nothing_wrong() {
+    let mut mirror = Mirror::new();
+    write(&mirror.local.path("d/data"), "mine", "by a user");
+    for round in 0..4u64 {
+        mirror.remove(&format!("{round:02}"));
+        let bytes = noise(round, 3_000_000);
+        std::fs::write(mirror.local.path("s/data/large"), bytes).expect("ours");
+        let address = mirror.local.address().to_owned();
+        let first = ["sync", "data/", "--controller", &address, "--from", "s", "--to", "d"];
+        let more = ["--delete", "--max-delete", "5"];
+        let mut running = mirror
+            .local
+            .command(&[&first[..], &more].concat())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it runs");
+        std::thread::sleep(std::time::Duration::from_millis(150 * round));
+        mirror.local.kill("d");
+        let again = mirror.local.relay("d", "d");
+        mirror.local.keep("d", again);
+        assert_eq!(running.wait().expect("it ends").code(), Some(3), "the user's file is a conflict");
+    }
+    let user = mirror.local.path("d/data/mine");
+    assert_eq!(std::fs::read_to_string(&user).expect("it stays"), "by a user");
+    std::fs::remove_file(user).expect("ours");
+    let (code, said) = mirror.sync(&["--delete"]);
+    assert_eq!((code, mirror.is_equal()), (Some(0), true), "{said}");
 }

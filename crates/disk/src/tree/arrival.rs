@@ -6,7 +6,7 @@
 //! Leaves out: where the bytes come from. Read [`Arrival`] first.
 
 use super::Tree;
-use super::index::Index;
+use super::index::{Index, Origin};
 use super::stream::{LocalContent, Manifest, TreeStream, head_bytes};
 use super::unpack::{UnpackError, Unpacked, Unpacker};
 use crate::folder::{Folder, Links, OpenError, Place, at, shown};
@@ -24,6 +24,9 @@ const LOCAL_RANGES_MAX: usize = 4_096;
 /// Minimum bytes of a range that is taken from files here. Two requests around a shorter range cost
 /// more than its bytes.
 const LOCAL_BYTES_MIN: u64 = 64 << 10;
+
+/// Ending of the working name of a manifest whose directory is being written.
+const SENDING: &str = "sending";
 
 /// A directory to write from a stream, as it was before.
 #[derive(Debug)]
@@ -47,21 +50,65 @@ impl Destination<'_> {
     /// Errors: [`UnpackError`].
     pub fn write(&self, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
         let Self { place, before, local, replace, memory_max } = *self;
-        let sending = place.working_name("sending");
         let root = made(place)?;
         let found = tree(place)?.root()?.expect("a directory has a root");
         let record = place.working_path("sent").and_then(|path| Index::open(&path, &found));
         let record =
             record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
-        let broken_off = Manifest::load(place.folder(), &sending, memory_max)?;
-        manifest.save(place.folder(), &sending)?;
         let record = record.as_ref();
-        let unpacker =
-            Unpacker { stream, manifest, before, record, broken_off: broken_off.as_ref(), replace };
+        // Deletes of a transfer spare entries of an unknown origin.
+        let origin = Origin::default();
+        let broken_off = begin_writing(place, record, manifest, origin, memory_max)?;
+        let unpacker = Unpacker {
+            stream,
+            manifest,
+            before,
+            record,
+            broken_off: broken_off.as_ref().map(|(manifest, origin)| (manifest, *origin)),
+            origin,
+            replace,
+            deletes: None,
+            backup: None,
+        };
         let done = unpacker.run(root, place.path(), local)?;
-        at(place.path(), rustix::fs::unlinkat(place.folder(), &*sending, AtFlags::empty()))?;
+        end_writing(place)?;
         Ok(done)
     }
+}
+
+/// Saves the manifest of a transfer beside its directory: after a kill, files that the transfer
+/// wrote are not taken for another program's. Returns the manifest and the source of a transfer
+/// that broke off. Each manifest takes at most `memory_max` bytes.
+///
+/// Errors: the system's.
+pub fn begin_writing(
+    place: &Place,
+    record: Option<&Index>,
+    manifest: &Manifest,
+    origin: Origin,
+    memory_max: u64,
+) -> io::Result<Option<(Manifest, Origin)>> {
+    let sending = place.working_name(SENDING);
+    let broken_off = Manifest::load(place.folder(), &sending, memory_max)?;
+    let broken_off_of = record.map_or(Ok(Origin::default()), Index::writing)?;
+    let record = record.filter(|_| broken_off_of != origin);
+    if let Some(record) = record {
+        // The manifest that is there is not taken for this source's.
+        record.note_writing(Origin::default())?;
+    }
+    manifest.save(place.folder(), &sending)?;
+    if let Some(record) = record {
+        record.note_writing(origin)?;
+    }
+    Ok(broken_off.map(|manifest| (manifest, broken_off_of)))
+}
+
+/// Removes the manifest of [`begin_writing`] once the directory is written.
+///
+/// Errors: the system's.
+pub fn end_writing(place: &Place) -> io::Result<()> {
+    let sending = place.working_name(SENDING);
+    at(place.path(), rustix::fs::unlinkat(place.folder(), &*sending, AtFlags::empty()))
 }
 
 /// Opens the directory at a location, after making it if there is nothing.

@@ -42,12 +42,27 @@ const ENTRY_BYTES: usize = 80;
 /// seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Bytes of a record in [`SENT`]: hash, mode, time.
-const SENT_BYTES: usize = 48;
+/// Bytes of a record in [`SENT`]: hash, mode, time, origin.
+const SENT_BYTES: usize = 56;
+/// Key in [`META`] of the origin whose transfer is writing, or broke off while it wrote.
+const WRITING: &str = "tree-writing";
+
+/// Number of a source: its site, and its directory there. 0 stands for an unknown one.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin(pub u64);
+
+impl Origin {
+    /// Returns true if both are the same known source.
+    pub(super) fn is(self, other: Self) -> bool {
+        self == other && self.0 != 0
+    }
+}
 
 /// Content and attributes that a transfer gave to an entry.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
+    /// The source of the transfer.
+    pub(super) origin: Origin,
     /// Hash of the content; of a symbolic link, of its target.
     pub(super) content: FileHash,
     /// Mode and time of a file.
@@ -60,7 +75,8 @@ impl Sent {
         bytes[..32].copy_from_slice(&self.content.0);
         bytes[32..36].copy_from_slice(&self.attributes.mode.to_le_bytes());
         bytes[36..44].copy_from_slice(&self.attributes.modified.seconds().to_le_bytes());
-        bytes[44..].copy_from_slice(&self.attributes.modified.nanos().to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.attributes.modified.nanos().to_le_bytes());
+        bytes[48..].copy_from_slice(&self.origin.0.to_le_bytes());
         bytes
     }
 
@@ -69,11 +85,13 @@ impl Sent {
         let bytes: &[u8; SENT_BYTES] = bytes.try_into().ok()?;
         let (content, rest) = bytes.split_first_chunk::<32>()?;
         let (mode, rest) = rest.split_first_chunk()?;
-        let (seconds, nanos) = rest.split_first_chunk()?;
-        let nanos = u32::from_le_bytes(nanos.try_into().ok()?);
+        let (seconds, rest) = rest.split_first_chunk()?;
+        let (nanos, origin) = rest.split_first_chunk()?;
+        let nanos = u32::from_le_bytes(*nanos);
+        let origin = Origin(u64::from_le_bytes(origin.try_into().ok()?));
         let modified = FileTime::new(i64::from_le_bytes(*seconds), nanos.into()).ok()?;
         let attributes = Attributes { mode: u32::from_le_bytes(*mode), modified };
-        Some(Self { content: FileHash(*content), attributes })
+        Some(Self { origin, content: FileHash(*content), attributes })
     }
 }
 
@@ -204,6 +222,7 @@ impl Index {
                 if !is("tree", tree)? || !is("format", FORMAT)? {
                     meta.insert("tree", tree)?;
                     meta.insert("format", FORMAT)?;
+                    meta.remove(WRITING)?;
                     begun.delete_table(ENTRIES)?;
                     begun.delete_table(SENT)?;
                 }
@@ -277,6 +296,50 @@ impl Index {
                     table.insert(key(path).as_slice(), sent.encode().as_slice())?;
                 }
             }
+            begun.commit()?;
+            Ok::<_, redb::Error>(())
+        };
+        guarded(&self.path, write)?.map_err(|error| failed(&self.path, error))
+    }
+
+    /// Removes the records of entries that were deleted.
+    ///
+    /// Errors: the index cannot be written.
+    pub(super) fn forget_sent(&self, paths: &[Vec<u8>]) -> io::Result<()> {
+        let write = || {
+            let begun = self.database.begin_write()?;
+            {
+                let mut table = begun.open_table(SENT)?;
+                for path in paths {
+                    table.remove(key(path).as_slice())?;
+                }
+            }
+            begun.commit()?;
+            Ok::<_, redb::Error>(())
+        };
+        guarded(&self.path, write)?.map_err(|error| failed(&self.path, error))
+    }
+
+    /// The source whose transfer wrote last, or broke off while it wrote.
+    ///
+    /// Errors: the index cannot be read.
+    pub fn writing(&self) -> io::Result<Origin> {
+        let read = || {
+            let table = self.database.begin_read()?.open_table(META)?;
+            let found = table.get(WRITING)?;
+            let origin = found.and_then(|found| found.value().try_into().ok().map(u64::from_le_bytes));
+            Ok::<_, redb::Error>(Origin(origin.unwrap_or_default()))
+        };
+        guarded(&self.path, read)?.map_err(|error| failed(&self.path, error))
+    }
+
+    /// Records the source whose transfer begins to write.
+    ///
+    /// Errors: the index cannot be written.
+    pub fn note_writing(&self, origin: Origin) -> io::Result<()> {
+        let write = || {
+            let begun = self.database.begin_write()?;
+            begun.open_table(META)?.insert(WRITING, origin.0.to_le_bytes().as_slice())?;
             begun.commit()?;
             Ok::<_, redb::Error>(())
         };

@@ -9,10 +9,11 @@
 //! [`TreeStream`] first.
 
 use super::index::Index;
-use super::manifest::read;
+use super::manifest::{Counts, read};
 use super::{Problem, Tree, shown_below};
 use crate::folder::{Folder, Links, at, remove};
 use anabranch_pieces::{ByteRange, FileHash};
+use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{
     Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, Store, compare_paths, hash,
@@ -307,9 +308,22 @@ impl Manifest {
         self.length_bytes
     }
 
+    fn store(&self) -> impl Store + use<'_> {
+        Nodes { head: &self.head, nodes: &self.nodes }
+    }
+
+    /// The entries of a destination's manifest that this manifest of its source lacks, as far as
+    /// `filter` includes them.
+    ///
+    /// Errors: [`HeadError::Node`].
+    pub fn surplus_of(&self, destination: &Self, filter: &Filter) -> Result<Surplus, HeadError> {
+        let (theirs, own) = ((destination.store(), destination.id), (self.store(), self.id));
+        Surplus::between(theirs, own, filter).map_err(HeadError::Node)
+    }
+
     /// All entries, as a difference from nothing.
     pub(super) fn entries(&self) -> Difference<impl Store + use<'_>> {
-        Difference::new(Nodes { head: &self.head, nodes: &self.nodes }, None, self.id)
+        Difference::new(self.store(), None, self.id)
     }
 
     pub(super) fn files(&self) -> &[FileSpan] {
@@ -383,6 +397,27 @@ pub fn exercise_head(bytes: &[u8]) -> bool {
     true
 }
 
+/// Result of a scan, beside the manifest.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// Line about the entries that cannot be read, or that went on changing.
+    pub problem: Option<String>,
+    /// Counts of the entries.
+    pub counts: Counts,
+}
+
+impl Scan {
+    /// Checks that no entry is missing from the manifest.
+    ///
+    /// Errors: the line about the missing entries.
+    pub fn whole(&self) -> io::Result<()> {
+        match &self.problem {
+            None => Ok(()),
+            Some(problem) => Err(io::Error::other(format!("{problem}: nothing was sent"))),
+        }
+    }
+}
+
 /// A directory that is read as a stream.
 ///
 /// Its files are opened as they are read. A file that changed since the scan is an error.
@@ -398,11 +433,9 @@ impl TreeStream {
     /// Errors: an entry cannot be read or goes on changing, with its path; the index cannot be
     /// read; [`HeadError`].
     pub fn scan(tree: &Tree, index: Option<&Index>, limit: u64) -> io::Result<Self> {
-        let (stream, problem) = Self::scan_readable(tree, index, limit)?;
-        match problem {
-            None => Ok(stream),
-            Some(problem) => Err(io::Error::other(format!("{problem}: nothing was sent"))),
-        }
+        let (stream, scan) = Self::scan_included(tree, &Filter::default(), index, limit)?;
+        scan.whole()?;
+        Ok(stream)
     }
 
     /// Scans a directory without the entries that cannot be read. Returns a line about them, too.
@@ -413,6 +446,19 @@ impl TreeStream {
         index: Option<&Index>,
         limit: u64,
     ) -> io::Result<(Self, Option<String>)> {
+        let (stream, scan) = Self::scan_included(tree, &Filter::default(), index, limit)?;
+        Ok((stream, scan.problem))
+    }
+
+    /// Scans the entries of a directory that `filter` includes and that can be read.
+    ///
+    /// Errors: see [`TreeStream::scan`].
+    pub fn scan_included(
+        tree: &Tree,
+        filter: &Filter,
+        index: Option<&Index>,
+        limit: u64,
+    ) -> io::Result<(Self, Scan)> {
         let (mut nodes, mut first, mut held_bytes) = (BTreeMap::new(), None, 0);
         let mut keep = |hash, node: &[u8]| {
             if held_bytes <= limit && !nodes.contains_key(&hash) {
@@ -423,7 +469,7 @@ impl TreeStream {
         let mut note = |path: &[u8], problem: &Problem| {
             first.get_or_insert_with(|| format!("{}: {problem}", shown_below(tree.path(), path)));
         };
-        let snapshot = read(tree, &Filter::default(), index, &mut keep, &mut note)?;
+        let snapshot = read(tree, filter, index, &mut keep, &mut note)?;
         let problem = first.map(|first| match snapshot.counts.unreadable + snapshot.counts.unsettled {
             1 => first,
             entries => format!("{first}, and {} more entries", entries - 1),
@@ -436,7 +482,7 @@ impl TreeStream {
         let manifest = Manifest::decode(head, limit).map_err(io::Error::other)?;
         let descriptor = tree.descriptor.try_clone()?;
         let folder = Folder::of_descriptor(descriptor, tree.path().to_owned(), Links::Refused);
-        Ok((Self { folder, manifest }, problem))
+        Ok((Self { folder, manifest }, Scan { problem, counts: snapshot.counts }))
     }
 
     /// The manifest.

@@ -5,17 +5,24 @@
 //! starts from a directory's descriptor and follows no link below the root.
 //!
 //! A file that another program changed since the last transfer is a *conflict*: it is left, unless
-//! `replace` is set. Nothing is deleted.
+//! `replace` is set. Deletes come last (`deletes`), once all contents are in place. With a
+//! [`Backup`], entries are moved there instead of being deleted or overwritten.
 //!
 //! Leaves out: the stream itself ([`super::stream`]). Read [`Unpacker`] first.
 
-use super::index::{Index, Sent};
+mod backup;
+mod deletes;
+
+pub use backup::Backup;
+
+use super::index::{Index, Origin, Sent};
 use super::stream::{HeadError, LocalContent, Manifest, TreeStream};
 use super::{Stat, kind_of, name_of, shown_below, stat_of};
 use crate::folder::{Folder, Links, OpenError, at, remove, rename_new, secrets};
 use crate::partial::{modified_at, named_working};
 use anabranch_pieces::name::is_reserved;
 use anabranch_pieces::{self as pieces, ByteRange, FileHash};
+use anabranch_sets::deletes::Surplus;
 use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timestamps};
 use rustix::io::Errno;
@@ -55,6 +62,8 @@ pub struct Unpacked {
     pub conflicts: u64,
     /// Paths of the first 100 of them.
     pub conflict_paths: Vec<String>,
+    /// Number of entries that were deleted, or moved to the backup because the source lacks them.
+    pub deleted: u64,
 }
 
 /// Why a directory was not written to its end.
@@ -104,10 +113,16 @@ pub struct Unpacker<'a> {
     /// Record of earlier transfers to this directory. Without it every existing entry with another
     /// content is a conflict.
     pub record: Option<&'a Index>,
-    /// The manifest of a transfer that was broken off while it wrote the directory.
-    pub broken_off: Option<&'a Manifest>,
-    /// Whether entries that another program changed are replaced.
+    /// The manifest of a transfer that was broken off while it wrote the directory, and its source.
+    pub broken_off: Option<(&'a Manifest, Origin)>,
+    /// The source of this transfer.
+    pub origin: Origin,
+    /// Whether entries that another program changed are replaced and deleted.
     pub replace: bool,
+    /// Entries to delete, from the manifest of `before`; `None` to delete nothing.
+    pub deletes: Option<&'a Surplus>,
+    /// Place of entries that are deleted or overwritten.
+    pub backup: Option<&'a Backup>,
 }
 
 /// State of an [`Unpacker`].
@@ -285,7 +300,10 @@ impl Writing<'_> {
         }
         let directory = self.directory();
         let name = OsStr::from_bytes(name_of(path));
-        let existing = self.at(path, look(&directory, name))?;
+        let mut existing = self.at(path, look(&directory, name))?;
+        if entry.kind.tree().is_none() && self.gives_way(path, &directory, &existing)? {
+            existing = Existing::Nothing;
+        }
         match &entry.kind {
             Kind::Directory { attributes, .. } => self.enter(path, &directory, existing, *attributes),
             Kind::File { attributes, content, .. } => {
@@ -323,7 +341,8 @@ impl Writing<'_> {
                 } else if self.is_named(&existing, target)? || self.may_write(path, &directory, &existing)? {
                     if let Some(file) = self.from.manifest.file(path) {
                         let attributes = Attributes { mode: file.mode, modified: file.modified };
-                        self.note(path, Sent { content: file.content, attributes })?;
+                        let (origin, content) = (self.from.origin, file.content);
+                        self.note(path, Sent { origin, content, attributes })?;
                     }
                     let (path, target) = (path.to_vec(), target.clone());
                     self.steps.push(Step::Link { path, directory, target, existing });
@@ -409,10 +428,15 @@ impl Writing<'_> {
         self.from.record.map_or(Ok(None), |record| record.sent(path))
     }
 
+    /// The manifests whose contents this or a broken-off transfer gives to entries.
+    fn manifests(&self) -> impl Iterator<Item = &Manifest> {
+        self.from.broken_off.map(|(manifest, _)| manifest).into_iter().chain([self.from.manifest])
+    }
+
     /// Returns true if the file has the content that a transfer gave it, or is to give it.
     fn is_as_sent(&self, path: &[u8], stat: &Stat) -> io::Result<bool> {
         let Some(content) = self.content_before(path, stat) else { return Ok(false) };
-        let manifests = self.from.broken_off.into_iter().chain([self.from.manifest]);
+        let manifests = self.manifests();
         let is_in_one = manifests.filter_map(|m| m.file(path)).any(|file| file.content == content);
         Ok(is_in_one || self.recorded(path)?.is_some_and(|sent| sent.content == content))
     }
@@ -420,7 +444,7 @@ impl Writing<'_> {
     /// Returns true if the symbolic link has the target that a transfer gave it, or is to give it.
     fn is_link_as_sent(&self, path: &[u8], directory: &OwnedFd) -> io::Result<bool> {
         let found = self.target(path, directory)?;
-        let mut manifests = self.from.broken_off.into_iter().chain([self.from.manifest]);
+        let mut manifests = self.manifests();
         let is_in_one = manifests.any(|manifest| manifest.target(path) == Some(found.as_bytes()));
         Ok(is_in_one
             || self.recorded(path)?.is_some_and(|sent| sent.content == target_hash(found.as_bytes())))
@@ -436,7 +460,7 @@ impl Writing<'_> {
 
     fn note_link(&mut self, path: &[u8], modified: FileTime, target: &[u8]) -> io::Result<()> {
         let attributes = Attributes { mode: 0, modified };
-        self.note(path, Sent { content: target_hash(target), attributes })
+        self.note(path, Sent { origin: self.from.origin, content: target_hash(target), attributes })
     }
 
     fn enter(
@@ -457,7 +481,10 @@ impl Writing<'_> {
                     self.passed_over = Some(path.to_vec());
                     return Ok(());
                 }
-                self.at(path, remove(directory, name))?;
+                match self.from.backup {
+                    Some(backup) => self.at(path, backup.take(directory, name, path))?,
+                    None => self.at(path, remove(directory, name))?,
+                }
                 self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
             }
         }
@@ -493,7 +520,7 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             self.set_attributes(path, directory, stat, attributes)?;
-            return self.note(path, Sent { content, attributes });
+            return self.note(path, Sent { origin: self.from.origin, content, attributes });
         }
         if !self.may_write(path, directory, &existing)? {
             return Ok(());
@@ -518,7 +545,7 @@ impl Writing<'_> {
         self.done.files += 1;
         self.done.bytes += range.len();
         self.batch_bytes += range.len();
-        self.note(path, Sent { content, attributes })?;
+        self.note(path, Sent { origin: self.from.origin, content, attributes })?;
         let (path, directory) = (path.to_vec(), Rc::clone(directory));
         self.steps.push(Step::Rename { path, directory, working, existing });
         Ok(())
@@ -619,7 +646,12 @@ impl Writing<'_> {
         let renamed = match existing {
             Existing::Nothing => rename_new(directory, working, name),
             Existing::Is(..) if self.at(path, self.is_as_before(directory, name, existing))? => {
-                rustix::fs::renameat(directory, working, directory, name)
+                match self.from.backup {
+                    Some(backup) if !self.at(path, backup.keep(directory, name, path))? => {
+                        rename_new(directory, working, name)
+                    }
+                    _ => rustix::fs::renameat(directory, working, directory, name),
+                }
             }
             Existing::Is(..) => Err(Errno::EXIST),
         };
@@ -695,6 +727,9 @@ impl Writing<'_> {
         self.flush()?;
         if self.is_corrupt {
             return Err(UnpackError::Corrupt);
+        }
+        if let Some(surplus) = self.from.deletes {
+            self.delete(surplus)?;
         }
         Ok(self.done)
     }

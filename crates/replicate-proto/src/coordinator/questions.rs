@@ -6,9 +6,9 @@
 
 use super::{
     Command, CoordinatorConfig, FullSlots, Outbox, Run, SiteId, SiteState, SlotLimits, SubmitError,
-    Submitter, TransferId, one_line,
+    Submitter, TransferId, TransferRequest, one_line,
 };
-use crate::control::Report;
+use crate::control::{DirectoryRules, Report};
 use anabranch_graph::Topology;
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,6 +38,7 @@ struct Question {
     source: SiteId,
     path: String,
     submitter: Submitter,
+    rules: DirectoryRules,
     asked_at: Instant,
     /// Whether the source was up and was sent the question.
     is_told: bool,
@@ -49,8 +50,8 @@ impl Question {
         // The question ends at a fixed time, even if the source registers repeatedly.
         let end = self.asked_at + config.gather + config.inquire_timeout;
         (self.is_told, self.deadline) = (true, end.min(now + config.inquire_timeout));
-        let (run, path) = (Run::of_question(id), self.path.clone());
-        let command = Command::Inquire { run, is_source: true, path, submitter: self.submitter };
+        let (run, path, rules) = (Run::of_question(id), self.path.clone(), self.rules.clone());
+        let command = Command::Inquire { run, is_source: true, path, submitter: self.submitter, rules };
         out.commands.push_back((self.source, command));
     }
 }
@@ -68,12 +69,13 @@ impl Questions {
     pub(super) fn ask(
         &mut self,
         now: Instant,
-        (source, path, submitter): (SiteId, String, Submitter),
+        request: TransferRequest,
         config: &CoordinatorConfig,
         topology: &Topology,
         sites: &[SiteState],
         out: &mut Outbox,
     ) -> Result<TransferId, SubmitError> {
+        let TransferRequest { source, source_path: path, submitter, rules, .. } = request;
         let places =
             SlotLimits { of_site: SITE_QUESTIONS_MAX, of_sites: SITES_QUESTIONS_MAX, all: QUESTIONS_MAX };
         places.find(submitter, self.open.values().map(|q| q.submitter)).map_err(|full| match full {
@@ -89,6 +91,7 @@ impl Questions {
             source,
             path,
             submitter,
+            rules,
             asked_at: now,
             is_told: false,
             deadline: now + config.gather,

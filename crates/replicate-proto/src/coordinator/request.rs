@@ -3,10 +3,11 @@
 //!
 //! Leaves out: answers (`status`), and the checks of a request (`coordinator`).
 
-use crate::control::{HopSettings, Submitter, TransferId};
+use crate::control::{DirectoryRules, HopSettings, Submitter, TransferId};
 #[cfg(doc)]
 use crate::plan::Scheme;
-use anabranch_pieces::name::{NameError, directory};
+use anabranch_pieces::name::{NameError, directory, normal_entry};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -93,6 +94,19 @@ pub struct TransferRequest {
     /// has another file of this name is left unchanged.
     #[serde(default)]
     pub replace: bool,
+    /// Rules of a directory.
+    #[serde(default, skip_serializing_if = "DirectoryRules::is_open")]
+    pub rules: DirectoryRules,
+}
+
+/// Maximum bytes of a filter ([`anabranch_sets::filter::Rules::bytes`]). Each inquiry and the store
+/// carry it.
+pub const FILTER_BYTES_MAX: usize = 32 << 10;
+
+/// Returns true if a path is a directory's, or lies below it. Both are normal, with a slash at the
+/// end.
+fn is_within(path: &str, directory: &str) -> bool {
+    path.starts_with(directory)
 }
 
 impl TransferRequest {
@@ -104,7 +118,49 @@ impl TransferRequest {
         let overrides: usize =
             self.hop_overrides.iter().map(|o| size_of::<HopOverride>() + hop(&o.hop)).sum();
         let avoided = size_of_val(&*self.avoid_sites) + size_of_val(&*self.avoid_links);
-        size_of::<Self>() + self.source_path.len() + hop(&self.hop) + destinations + overrides + avoided
+        let texts = self.source_path.len() + hop(&self.hop) + self.rules.bytes();
+        size_of::<Self>() + texts + destinations + overrides + avoided
+    }
+
+    /// Number of the source, whose site has this name; 0 for a file.
+    pub(super) fn origin(&self, site: &str) -> u64 {
+        if !self.is_directory() {
+            return 0;
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("anabranch replicate: source of a directory");
+        hasher.update(site.as_bytes()).update(&[0]).update(self.source_path.as_bytes());
+        let mut number = [0; 8];
+        hasher.finalize_xof().fill(&mut number);
+        // 0 stands for an unknown source.
+        u64::from_le_bytes(number).max(1)
+    }
+
+    /// Checks the rules of a directory.
+    pub(super) fn check_rules(&self) -> Result<(), SubmitError> {
+        let rules = &self.rules;
+        if rules.is_open() {
+            return Ok(());
+        }
+        if !self.is_directory() {
+            return Err(SubmitError::RulesOfFile { path: self.source_path.clone() });
+        }
+        let bytes = rules.filter.bytes();
+        if bytes > FILTER_BYTES_MAX {
+            let allowed = format!("at most {FILTER_BYTES_MAX}");
+            return Err(SubmitError::OutOfRange { what: "bytes of a filter", value: bytes as u64, allowed });
+        }
+        if let (Some(option), Some(_)) = (rules.filter.beyond_paths(), rules.delete) {
+            return Err(SubmitError::DeleteWith { option });
+        }
+        let Some(backup) = &rules.backup else { return Ok(()) };
+        let backup = backup_directory(backup)?;
+        for d in &self.destinations {
+            let path = normal_entry(&d.path).map_err(SubmitError::BadPath)?;
+            if is_within(&backup, &path) || is_within(&path, &backup) {
+                return Err(SubmitError::BackupInside { backup, path });
+            }
+        }
+        Ok(())
     }
 
     /// Whether a directory is sent.
@@ -136,7 +192,7 @@ impl TransferRequest {
         let differ = own.iter().filter(|(what, own)| its.get(*what) != Some(*own));
         differ
             .map(|(what, own)| match (what.replace('_', " "), its.get(what).unwrap_or(&Value::Null)) {
-                (what, Value::Array(_)) => format!("other {what}"),
+                (what, Value::Array(_) | Value::Object(_)) => format!("other {what}"),
                 (what, its) => format!("{what} {}, not {}", shown(own), shown(its)),
             })
             .collect()
@@ -157,8 +213,22 @@ impl TransferRequest {
         if let Some(Value::Object(hop)) = all.remove("hop") {
             all.extend(hop);
         }
+        if let Ok(Value::Object(rules)) = serde_json::to_value(&self.rules) {
+            all.remove("rules");
+            // A rule that is left out counts, too.
+            all.extend(["filter", "delete", "backup"].map(|rule| (rule.to_owned(), Value::Null)));
+            all.extend(rules);
+        }
         all
     }
+}
+
+/// The normal form of a backup directory's name below each site's folder, with a slash at its end.
+pub(super) fn backup_directory(name: &str) -> Result<String, SubmitError> {
+    if name.starts_with('/') {
+        return Err(SubmitError::AbsoluteBackup { backup: name.to_owned() });
+    }
+    normal_entry(&format!("{name}/")).map_err(SubmitError::BadPath)
 }
 
 /// The result of a request.
@@ -394,6 +464,28 @@ pub enum SubmitError {
         /// The name at a destination.
         path: String,
     },
+    /// Rules of a directory for a file.
+    RulesOfFile {
+        /// The file at the source.
+        path: String,
+    },
+    /// Deletes with a filter by which the sites need not agree.
+    DeleteWith {
+        /// The option of the filter.
+        option: &'static str,
+    },
+    /// A backup directory that does not lie below each site's folder.
+    AbsoluteBackup {
+        /// Its name.
+        backup: String,
+    },
+    /// A backup directory inside the directory of a destination, or around it.
+    BackupInside {
+        /// The backup directory.
+        backup: String,
+        /// The directory of a destination.
+        path: String,
+    },
     /// A setting excludes filling groups.
     FillWith {
         /// The setting.
@@ -492,7 +584,27 @@ impl std::fmt::Display for SubmitError {
             Self::FileAndDirectory { path } => write!(
                 f,
                 "`{}`: a directory and its name at each destination end with a slash, a file and its name do not",
-                anabranch_units::text::printable(path)
+                printable(path)
+            ),
+            Self::RulesOfFile { path } => {
+                write!(f, "`{}`: filters, deletes and backups are for directories", printable(path))
+            }
+            Self::DeleteWith { option } => {
+                write!(
+                    f,
+                    "--delete with {option}: an entry could count at one site only: leave one of them out"
+                )
+            }
+            Self::AbsoluteBackup { backup } => write!(
+                f,
+                "backup `{}`: must be a name below each site's --dir, without a slash at its beginning",
+                printable(backup)
+            ),
+            Self::BackupInside { backup, path } => write!(
+                f,
+                "backup `{}` and directory `{}`: neither may contain the other",
+                printable(backup),
+                printable(path)
             ),
             Self::FillWith { what } => {
                 write!(

@@ -4,7 +4,7 @@
 //! Leaves out: requests (`request`), and commands to sites ([`crate::control`]).
 
 use super::TransferRequest;
-use crate::control::{Run, TransferId};
+use crate::control::{EntryCounts, Run, TransferId};
 use crate::plan::Scheme;
 use anabranch_pieces::{Attributes, FileHash};
 use anabranch_units::{BitRate, SiteId};
@@ -31,6 +31,11 @@ pub enum Verdict {
         /// Reason, in one line of text.
         reason: String,
     },
+    /// The directory is at the destination, but for entries that another program changed there.
+    Conflict {
+        /// Line that names such entries.
+        reason: String,
+    },
 }
 
 /// Overall result of a transfer.
@@ -47,15 +52,19 @@ pub enum Outcome {
     Integrity,
     /// The user cancelled the transfer.
     Cancelled,
+    /// Every destination has the directory, but at some of them entries were left that another
+    /// program changed.
+    Conflicts,
 }
 
 impl Outcome {
-    /// The command line's exit code: 0 done, 1 failed, 3 some failed, 4 integrity, 5 cancelled.
+    /// The command line's exit code: 0 done, 1 failed, 3 some failed or conflicts, 4 integrity, 5
+    /// cancelled.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
-            Self::SomeFailed => 3,
+            Self::SomeFailed | Self::Conflicts => 3,
             Self::Integrity => 4,
             Self::Cancelled => 5,
         }
@@ -267,7 +276,35 @@ impl Verdict {
             Self::Failed { reason } => format!("failed: {reason}"),
             Self::Unreachable { reason } => format!("unreachable: {reason}"),
             Self::Integrity { reason } => format!("given up, as data arrived wrong: {reason}"),
+            Self::Conflict { reason } => format!("has the rest: {reason}"),
         }
+    }
+
+    /// The reason, unless the verdict is [`Verdict::Done`].
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Done => None,
+            Self::Failed { reason }
+            | Self::Unreachable { reason }
+            | Self::Integrity { reason }
+            | Self::Conflict { reason } => Some(reason),
+        }
+    }
+
+    /// The reason to be changed, unless the verdict is [`Verdict::Done`].
+    pub fn reason_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Done => None,
+            Self::Failed { reason }
+            | Self::Unreachable { reason }
+            | Self::Integrity { reason }
+            | Self::Conflict { reason } => Some(reason),
+        }
+    }
+
+    /// Returns true if the destination has the data, with or without conflicts.
+    pub const fn is_delivered(&self) -> bool {
+        matches!(self, Self::Done | Self::Conflict { .. })
     }
 }
 
@@ -280,6 +317,7 @@ impl Outcome {
             Self::Failed => "failed, no destination has the file",
             Self::Integrity => "data arrived wrong, and nothing wrong was delivered",
             Self::Cancelled => "cancelled",
+            Self::Conflicts => "every destination has the directory, but for entries that were changed there",
         }
     }
 }
@@ -349,6 +387,8 @@ pub struct DestinationStatus {
     pub postponed: bool,
     /// Reason for which the transfer waits for the site; `None` if it does not wait.
     pub away: Option<String>,
+    /// Counts of the directory's entries, once they are written.
+    pub entries: Option<EntryCounts>,
     /// Result for this destination; `None` while the transfer to it runs.
     pub verdict: Option<Verdict>,
 }
@@ -420,6 +460,9 @@ pub struct DestinationSnapshot {
     /// another file. `None` before the destination's first inventory.
     #[serde(default)]
     pub leftover: Option<bool>,
+    /// Counts of the directory's entries, once they are written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entries: Option<EntryCounts>,
     /// Result for this destination; `None` while the transfer to it runs.
     pub verdict: Option<Verdict>,
 }

@@ -19,7 +19,7 @@ use super::{
     SiteState, Submitter, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
     ranges,
 };
-use crate::control::{Attempt, FlowDigest};
+use crate::control::{Attempt, EntryCounts, FlowDigest};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
@@ -138,6 +138,8 @@ struct StreamHead {
     goes_first: bool,
     /// Snapshots whose ranges destinations have, by their last inventories.
     arriving: BTreeMap<SiteId, FileHash>,
+    /// Counts of the entries at destinations that wrote the directory.
+    written: BTreeMap<SiteId, EntryCounts>,
 }
 
 /// The question for the file's hash.
@@ -454,6 +456,7 @@ impl Transfer {
     pub(super) fn restore(s: TransferSnapshot, now: Instant, gather: Duration) -> Self {
         let mut new = Self::new(s.id, s.request, now + gather, true);
         for (target, old) in new.destinations.iter_mut().zip(s.destinations) {
+            new.head.written.extend(old.entries.map(|entries| (target.site, entries)));
             target.shown_bytes = old.verified_bytes;
             target.level = old.level;
             target.integrity = old.integrity;
@@ -501,6 +504,7 @@ impl Transfer {
                     level: d.level,
                     integrity: d.integrity,
                     leftover: d.leftover,
+                    entries: self.head.written.get(&d.site).copied(),
                     verdict: d.verdict.clone(),
                 })
                 .collect(),
@@ -575,6 +579,7 @@ impl Transfer {
                         (Some((_, OutageKind::NoPath(reason))), None) => Some(reason.clone()),
                         (None, None) => None,
                     },
+                    entries: self.head.written.get(&d.site).copied(),
                     verdict: d.verdict.clone(),
                 })
                 .collect(),
@@ -603,7 +608,7 @@ impl Transfer {
     }
 
     fn shown(&self, d: &Target) -> u64 {
-        if d.verdict == Some(Verdict::Done) {
+        if d.verdict.as_ref().is_some_and(Verdict::is_delivered) {
             return self.length.unwrap_or(d.shown_bytes);
         }
         let sink = self.running().and_then(|r| r.sinks.get(&d.site)).filter(|s| !s.done);

@@ -53,16 +53,21 @@ fn install(run: Run, path: &str) -> Command {
     Command::Install { program: program(run, path, 100) }
 }
 
+fn finish_with(run: Run, path: &str, length: u64, hash: FileHash) -> Command {
+    let (path, rules) = (path.to_owned(), DirectoryRules::default());
+    Command::Finish(Finish { run, path, length, hash, attributes: None, replace: false, rules, origin: 0 })
+}
+
 fn finish(run: Run, path: &str, length: u64) -> Command {
     let hash = FileHash([0; 32]);
-    Command::Finish(Finish { run, path: path.into(), length, hash, attributes: None, replace: false })
+    finish_with(run, path, length, hash)
 }
 
 /// A finish command whose hash contains its number.
 fn question(n: u32, run: Run, path: &str) -> Command {
     let mut hash = FileHash([0; 32]);
     hash.0[..4].copy_from_slice(&n.to_le_bytes());
-    Command::Finish(Finish { run, path: path.into(), length: 100, hash, attributes: None, replace: false })
+    finish_with(run, path, 100, hash)
 }
 
 fn number(file: &Finish) -> u32 {
@@ -304,7 +309,8 @@ proptest! {
                         4 => Command::Forget { transfer: run.transfer },
                         _ => {
                             let (path, submitter) = (asked.to_string(), Submitter::Operator);
-                            Command::Inquire { run, is_source: false, path, submitter }
+                            let rules = DirectoryRules::default();
+                            Command::Inquire { run, is_source: false, path, submitter, rules }
                         }
                     };
                     asked += u32::from(matches!(what, 2 | 3 | 5));

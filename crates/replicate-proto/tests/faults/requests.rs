@@ -1,7 +1,7 @@
 //! The transfers that a schedule requests, and its network.
 
 use anabranch_graph::{LinkProperties, Topology};
-use anabranch_replicate_proto::control::{HopSettings, Priority, Submitter};
+use anabranch_replicate_proto::control::{DirectoryRules, HopSettings, Priority, Submitter};
 use anabranch_replicate_proto::coordinator::{CorruptPolicy, Destination, SchemeChoice, TransferRequest};
 use anabranch_units::{BitRate, Duration, LinkId, RandomStream, SiteId};
 
@@ -70,6 +70,7 @@ fn draw_request(random: &mut RandomStream, topology: &Topology, number: u64) -> 
         fill: !limited && random.below(3) == 0,
         submitter: one_of(random, &[Submitter::Operator, Submitter::Operator, Submitter::Site(SiteId(0))]),
         replace: random.below(3) == 0,
+        rules: DirectoryRules::default(),
     }
 }
 
@@ -94,5 +95,6 @@ pub fn last_request(topology: &Topology, name: &str) -> TransferRequest {
         fill: false,
         submitter: Submitter::Operator,
         replace: true,
+        rules: DirectoryRules::default(),
     }
 }

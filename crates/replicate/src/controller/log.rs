@@ -2,7 +2,7 @@
 //!
 //! Leaves out: waiting for the next event ([`super::Controller`]). Read [`EventLog`] first.
 
-use anabranch_replicate_proto::coordinator::{Event, EventKind, Verdict};
+use anabranch_replicate_proto::coordinator::{Event, EventKind};
 use std::collections::VecDeque;
 
 /// Maximum number of events kept for one transfer.
@@ -47,12 +47,7 @@ fn event_bytes(event: &Event) -> usize {
         EventKind::Stopped { reason, .. }
         | EventKind::Postponed { reason, .. }
         | EventKind::Waiting { reason } => reason.len(),
-        EventKind::Verdict { verdict: Verdict::Done, .. } => 0,
-        EventKind::Verdict {
-            verdict:
-                Verdict::Failed { reason } | Verdict::Unreachable { reason } | Verdict::Integrity { reason },
-            ..
-        } => reason.len(),
+        EventKind::Verdict { verdict, .. } => verdict.reason().map_or(0, str::len),
         _ => 0,
     };
     size_of::<LoggedEvent>() + more
@@ -84,7 +79,7 @@ impl EventLog {
 mod tests {
     use super::*;
     use anabranch_replicate_proto::control::TransferId;
-    use anabranch_replicate_proto::coordinator::DestinationProgress;
+    use anabranch_replicate_proto::coordinator::{DestinationProgress, Verdict};
     use anabranch_units::SiteId;
 
     fn event(kind: EventKind) -> Event {

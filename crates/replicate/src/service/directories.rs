@@ -8,22 +8,33 @@
 //! first.
 
 use super::{Service, SharedFile, lock};
-use anabranch_disk::folder::{Folder, Name, at};
+use anabranch_disk::folder::{Folder, Name, Place};
 use anabranch_disk::partial::{FinishError, PartialFile};
 use anabranch_disk::tree::Tree;
-use anabranch_disk::tree::index::Index;
+use anabranch_disk::tree::arrival::{begin_writing, end_writing};
+use anabranch_disk::tree::index::{Index, Origin};
+use anabranch_disk::tree::manifest::Counts;
 use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream, head_bytes};
-use anabranch_disk::tree::unpack::{UnpackError, Unpacked, Unpacker};
+use anabranch_disk::tree::unpack::{Backup, UnpackError, Unpacked, Unpacker};
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
-use anabranch_replicate_proto::control::{Finish, Report, Run, SiteProgram, Submitter, TransferId};
+use anabranch_replicate_proto::control::{
+    DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter, TransferId,
+};
+use anabranch_sets::FileTime;
+use anabranch_sets::deletes::Surplus;
+use anabranch_sets::filter::Filter;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 /// Maximum number of separate ranges in an inventory that come from other files of the destination.
 /// Shorter ranges are sent again.
 const LOCAL_RANGES_MAX: usize = 32_768;
+/// Maximum number of transfers whose facts are kept.
+const FACTS_MAX: usize = 4_096;
 /// Conflicts that are named in a message.
 const CONFLICTS_NAMED: usize = 3;
 
@@ -36,12 +47,54 @@ struct Sink {
     local: Vec<LocalContent>,
 }
 
+/// Facts about a transfer that its attempts share.
+#[derive(Clone, Debug)]
+struct TransferFacts {
+    /// The filter, whose ages were evaluated once.
+    filter: Arc<Filter>,
+    /// Id of the snapshot that arrives, once an attempt began.
+    snapshot: Option<FileHash>,
+}
+
 /// Scanned directories of the transfers under way.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
     sources: Mutex<BTreeMap<(TransferId, Name), Arc<TreeStream>>>,
     sinks: Mutex<BTreeMap<(TransferId, Name), Arc<Sink>>>,
+    facts: Mutex<BTreeMap<TransferId, TransferFacts>>,
     scanning: Mutex<()>,
+}
+
+/// The entries of a site that a transfer is about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum End {
+    /// The source: all rules of the filter.
+    Source,
+    /// A destination: rules about paths, on which it agrees with the source.
+    Destination,
+}
+
+fn now() -> FileTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    FileTime::new(seconds, since.subsec_nanos().into()).expect("below a second")
+}
+
+/// Checks whether a source may have entries deleted elsewhere: it has some, and all were read.
+fn check_source(name: &Name, counts: &Counts) -> io::Result<()> {
+    let refused = |reason: String| Err(io::Error::other(format!("{name}/: {reason}: nothing was sent")));
+    if counts.other_file_systems > 0 {
+        return refused(format!(
+            "{} of its entries are on other file systems and are not read, so --delete could delete them elsewhere",
+            counts.other_file_systems
+        ));
+    }
+    if counts.files + counts.directories + counts.symbolic_links + counts.hard_links == 0 {
+        return refused(
+            "--delete with a source that has no entry would delete everything elsewhere".to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// Adds a directory, and drops the oldest ones above `limit`: they are scanned
@@ -127,25 +180,55 @@ impl Directories {
         scan(&tree, index.as_ref())
     }
 
+    /// The filter of a transfer. It is made once: without `rules`, an earlier inquiry made it.
+    fn filter(&self, run: Run, end: End, rules: Option<&DirectoryRules>) -> io::Result<Arc<Filter>> {
+        if let Some(known) = lock(&self.facts).get(&run.transfer) {
+            return Ok(Arc::clone(&known.filter));
+        }
+        let Some(rules) = rules else { return Ok(Arc::default()) };
+        let made = match end {
+            End::Source => rules.filter.filter(now()),
+            End::Destination => rules.filter.of_paths().filter(now()),
+        };
+        let filter = Arc::new(made.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?);
+        if !run.is_question() {
+            let mut facts = lock(&self.facts);
+            if facts.len() >= FACTS_MAX {
+                facts.pop_first();
+            }
+            facts.insert(run.transfer, TransferFacts { filter: Arc::clone(&filter), snapshot: None });
+        }
+        Ok(filter)
+    }
+
     /// The stream of a source's directory, as its transfer found it first. The manifests of all
     /// streams take at most `memory_max` bytes together, one of them half.
     ///
-    /// Errors: see [`TreeStream::scan`].
+    /// Errors: see [`TreeStream::scan`]; the source may not have entries deleted elsewhere.
     pub(super) fn source(
         &self,
         folder: &Folder,
         name: &Name,
         run: Run,
+        rules: Option<&DirectoryRules>,
         memory_max: u64,
     ) -> io::Result<Arc<TreeStream>> {
         let key = (run.transfer, name.clone());
         if let Some(known) = lock(&self.sources).get(&key) {
             return Ok(Arc::clone(known));
         }
-        let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan(tree, index, memory_max / 2);
-        let stream = Arc::new(self.scan(folder, name, scan)?);
-        // A question has no transfer whose end drops it.
-        if !run.is_question() {
+        let filter = self.filter(run, End::Source, rules)?;
+        let read = |tree: &Tree, index: Option<&Index>| {
+            TreeStream::scan_included(tree, &filter, index, memory_max / 2)
+        };
+        let (stream, scan) = self.scan(folder, name, read)?;
+        scan.whole()?;
+        if rules.is_some_and(|rules| rules.delete.is_some()) {
+            check_source(name, &scan.counts)?;
+        }
+        let stream = Arc::new(stream);
+        // A question has no transfer whose end drops it. Without an inquiry the filter is unknown.
+        if lock(&self.facts).contains_key(&run.transfer) {
             keep(&self.sources, key, Arc::clone(&stream), memory_max);
         }
         Ok(stream)
@@ -163,14 +246,35 @@ impl Directories {
     pub(super) fn forget(&self, transfer: TransferId) {
         lock(&self.sources).retain(|(of, _), _| *of != transfer);
         lock(&self.sinks).retain(|(of, _), _| *of != transfer);
+        lock(&self.facts).remove(&transfer);
     }
 }
 
 impl Service {
     /// The stream of a source's directory.
-    pub(super) fn source_stream(&self, path: &str, run: Run) -> io::Result<Arc<TreeStream>> {
+    pub(super) fn source_stream(
+        &self,
+        path: &str,
+        run: Run,
+        rules: Option<&DirectoryRules>,
+    ) -> io::Result<Arc<TreeStream>> {
         let name = self.name(path)?;
-        self.directories.source(&self.config.folder, &name, run, self.config.memory_max)
+        self.directories.source(&self.config.folder, &name, run, rules, self.config.memory_max)
+    }
+
+    /// Name of the directory to which a transfer moves deleted and overwritten entries of `name`.
+    ///
+    /// Errors: one of them contains the other.
+    fn backup_of(&self, name: &Name, rules: &DirectoryRules) -> io::Result<Option<Name>> {
+        let Some(backup) = &rules.backup else { return Ok(None) };
+        let backup = self.name(backup)?;
+        let is_within =
+            |inner: &Name, outer: &Name| inner == outer || inner.is_below(&Some(outer.as_str().to_owned()));
+        if is_within(&backup, name) || is_within(name, &backup) {
+            let reason = format!("backup {backup}/ and directory {name}/: neither may contain the other");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        Ok(Some(backup))
     }
 
     /// The manifest at the beginning of a stream that arrives; `None` if it is not there yet, or of
@@ -195,20 +299,31 @@ impl Service {
         run: Run,
         name: &Name,
         submitter: Submitter,
+        rules: &DirectoryRules,
     ) -> io::Result<Report> {
         self.allow(name, submitter)?;
+        if let Some(backup) = self.backup_of(name, rules)? {
+            self.allow(&backup, submitter)?;
+        }
+        let filter = self.directories.filter(run, End::Destination, Some(rules))?;
         let key = (run.transfer, name.clone());
         let known = lock(&self.directories.sinks).get(&key).cloned();
         let before = match known {
             Some(sink) => sink.before.clone(),
-            None => self.scan_here(name)?,
+            None => self.scan_here(name, &filter)?,
         };
         let (mut have, mut arriving, mut local) = (RangeSet::default(), None, Vec::new());
         if let Some(file) = self.existing_stream(name)? {
             let file = lock(&file);
             if let Some(manifest) = self.arriving_manifest(name, &file)? {
+                let id = FileHash(manifest.id().0);
+                let facts = lock(&self.directories.facts).get(&run.transfer).cloned();
+                // Another snapshot's head is of an earlier transfer.
+                if facts.is_some_and(|facts| facts.snapshot == Some(id)) {
+                    surplus(name, before.as_deref(), &manifest, &filter, rules)?;
+                }
                 have = file.have().clone();
-                arriving = Some(FileHash(manifest.id().0));
+                arriving = Some(id);
                 local =
                     before.as_ref().map_or_else(Vec::new, |before| longest(before.contents_of(&manifest)));
             }
@@ -229,12 +344,12 @@ impl Service {
 
     /// The directory at a destination; `None` if there is none. Entries that cannot be read are
     /// left out.
-    fn scan_here(&self, name: &Name) -> io::Result<Option<Arc<TreeStream>>> {
+    fn scan_here(&self, name: &Name, filter: &Filter) -> io::Result<Option<Arc<TreeStream>>> {
         let limit = self.config.memory_max / 2;
-        let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan_readable(tree, index, limit);
+        let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan_included(tree, filter, index, limit);
         match self.directories.scan(&self.config.folder, name, scan) {
-            Ok((found, problem)) => {
-                if let Some(problem) = problem {
+            Ok((found, scan)) => {
+                if let Some(problem) = scan.problem {
                     tracing::warn!("{problem}: counts as missing here");
                 }
                 Ok(Some(Arc::new(found)))
@@ -252,6 +367,9 @@ impl Service {
         program: &SiteProgram,
         arriving_bytes: u64,
     ) -> io::Result<SharedFile> {
+        if let Some(facts) = lock(&self.directories.facts).get_mut(&program.run.transfer) {
+            facts.snapshot = program.snapshot;
+        }
         let open = || {
             let place = self.config.folder.place(name, true)?;
             PartialFile::open_stream(place, program.length, arriving_bytes).map(Some)
@@ -282,27 +400,22 @@ impl Service {
     /// Writes a directory from its stream.
     pub(super) fn finish_directory(&self, file: &Finish) -> io::Result<Report> {
         let Finish { run, length, hash, .. } = *file;
-        let (folder, memory_max) = (&self.config.folder, self.config.memory_max);
         let name = self.name(&file.path)?;
+        let filter = self.directories.filter(run, End::Destination, Some(&file.rules))?;
         let missing = |have: &RangeSet| Report::SinkDone { run, have: have.ranges().to_vec() };
         let Some(partial) = self.existing_stream(&name)? else {
             // The directory was written before, and the answer was lost.
-            let is_there = self.scan_here(&name)?.is_some_and(|found| found.manifest().id().0 == hash.0);
+            let here = self.scan_here(&name, &filter)?;
+            let is_there = here.is_some_and(|found| found.manifest().id().0 == hash.0);
             return Ok(if is_there { Report::Completed { run } } else { missing(&RangeSet::default()) });
         };
         let mut partial = lock(&partial);
         let sink = lock(&self.directories.sinks).get(&(run.transfer, name.clone())).cloned();
         // Without the scan every file here would count as changed: the next inquiry makes one.
         let Some(sink) = sink else { return Ok(missing(partial.have())) };
-        let place = folder.place(&name, true)?;
-        let sending = place.working_name("sending");
-        let root = folder.make_folder(&name)?;
-        let tree = Tree::below(folder, Path::new(name.as_str()))?.root()?.expect("a directory has a root");
-        let record = folder.beside(&name, "sent").and_then(|path| Index::open(&path, &tree));
-        let record =
-            record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
+        let place = self.config.folder.place(&name, true)?;
         let written = partial.finish_directory(length, |stream| {
-            let manifest = match Manifest::read_from(stream, memory_max / 2) {
+            let manifest = match Manifest::read_from(stream, self.config.memory_max / 2) {
                 Ok(manifest) if manifest.id().0 == hash.0 => manifest,
                 Ok(_) => return Err(UnpackError::Corrupt),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -311,34 +424,20 @@ impl Service {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let broken_off = Manifest::load(place.folder(), &sending, memory_max / 2)?;
-            // After a kill, files that this transfer wrote are not taken for another program's.
-            manifest.save(place.folder(), &sending)?;
-            let unpacker = Unpacker {
-                stream,
-                manifest: &manifest,
-                before: sink.before.as_deref(),
-                record: record.as_ref(),
-                broken_off: broken_off.as_ref(),
-                replace: file.replace,
-            };
-            let done = unpacker.run(root, place.path(), &sink.local)?;
-            let removed = rustix::fs::unlinkat(place.folder(), &*sending, rustix::fs::AtFlags::empty());
-            at(place.path(), removed)?;
-            Ok(done)
+            self.write_directory(file, (&name, &place), (stream, &manifest), (&sink, &filter))
         });
         drop(partial);
         match written {
-            Ok(done) => {
+            Ok((done, surplus)) => {
                 lock(&self.files).remove(&name);
                 self.directories.forget(run.transfer);
                 self.config.metrics.note_file(run.transfer, length);
-                let (transfer, Unpacked { files, bytes, conflicts, .. }) = (run.transfer.0, &done);
-                tracing::info!(transfer, files, bytes, conflicts, "{name}/ is here, verified");
-                if *conflicts == 0 {
-                    return Ok(Report::Completed { run });
-                }
-                Err(io::Error::new(io::ErrorKind::AlreadyExists, conflict_line(&done)))
+                let Unpacked { files, bytes, conflicts, conflict_paths, deleted } = done;
+                let transfer = run.transfer.0;
+                tracing::info!(transfer, files, bytes, deleted, conflicts, "{name}/ is here, verified");
+                let entries = EntryCounts { surplus, deleted, conflicts };
+                let conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths));
+                Ok(Report::Written { run, entries, conflicts })
             }
             Err(FinishError::Mismatch { have }) => {
                 // A file that was there may have changed: the next inquiry looks again.
@@ -348,14 +447,77 @@ impl Service {
             Err(FinishError::Io(error)) => Err(error),
         }
     }
+
+    /// Writes the entries of a manifest, then deletes. Returns the result, and the number of
+    /// entries here that the source lacks.
+    fn write_directory(
+        &self,
+        file: &Finish,
+        (name, place): (&Name, &Place),
+        (stream, manifest): (&File, &Manifest),
+        (sink, filter): (&Sink, &Filter),
+    ) -> Result<(Unpacked, Option<u64>), UnpackError> {
+        let (folder, rules) = (&self.config.folder, &file.rules);
+        let surplus = surplus(name, sink.before.as_deref(), manifest, filter, rules)?;
+        let root = folder.make_folder(name)?;
+        let tree = Tree::below(folder, Path::new(name.as_str()))?.root()?.expect("a directory has a root");
+        let record = folder.beside(name, "sent").and_then(|path| Index::open(&path, &tree));
+        let record =
+            record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
+        let backup = match self.backup_of(name, rules)? {
+            Some(backup) => Some(Backup::open(folder, &backup, &root)?),
+            None => None,
+        };
+        let (origin, record) = (Origin(file.origin), record.as_ref());
+        let broken_off = begin_writing(place, record, manifest, origin, self.config.memory_max / 2)?;
+        let unpacker = Unpacker {
+            stream,
+            manifest,
+            before: sink.before.as_deref(),
+            record,
+            broken_off: broken_off.as_ref().map(|(manifest, origin)| (manifest, *origin)),
+            origin,
+            replace: file.replace,
+            deletes: surplus.as_ref().filter(|_| rules.delete.is_some()),
+            backup: backup.as_ref(),
+        };
+        let done = unpacker.run(root, place.path(), &sink.local)?;
+        end_writing(place)?;
+        let left = surplus.map(|surplus| surplus.entries().len() as u64 - done.deleted);
+        Ok((done, left))
+    }
+}
+
+/// The entries of a destination that the source lacks; `None` if the filter looks at more than
+/// paths.
+///
+/// Errors: with deletes, the number of entries exceeds the limit, or the source is empty.
+fn surplus(
+    name: &Name,
+    before: Option<&TreeStream>,
+    manifest: &Manifest,
+    filter: &Filter,
+    rules: &DirectoryRules,
+) -> io::Result<Option<Surplus>> {
+    if rules.filter.beyond_paths().is_some() {
+        return Ok(None);
+    }
+    // A directory that did not exist has no entries.
+    let Some(before) = before else { return Ok(Some(Surplus::default())) };
+    let surplus = manifest.surplus_of(before.manifest(), filter).map_err(io::Error::other)?;
+    match rules.delete.map_or(Ok(()), |max| surplus.check(max)) {
+        Ok(()) => Ok(Some(surplus)),
+        Err(refusal) => Err(io::Error::other(format!("{name}/: {refusal}"))),
+    }
 }
 
 /// Line about the entries that were left.
-fn conflict_line(done: &Unpacked) -> String {
-    let named = done.conflict_paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let more = done.conflicts.saturating_sub(CONFLICTS_NAMED as u64);
+fn conflict_line(conflicts: u64, paths: &[String]) -> String {
+    let named = paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let more = conflicts.saturating_sub(CONFLICTS_NAMED as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
-        "{named}{more}: changed here by another program, and left; the rest is written: --replace replaces files and links"
+        "{named}{more}: changed here by another program or source, and left; the rest is done: --replace replaces \
+         or deletes files and links"
     )
 }

@@ -173,7 +173,9 @@ async fn a_file_crosses_a_relay_over_real_connections() {
         assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }]);
         let hash = FileHash(*blake3::hash(&bytes).as_bytes());
         let (path, length) = ("out.bin".into(), bytes.len() as u64);
-        let file = Finish { run: RUN, path, length, hash, attributes: None, replace: false };
+        let rules = DirectoryRules::default();
+        let file =
+            Finish { run: RUN, path, length, hash, attributes: None, replace: false, rules, origin: 0 };
         net.sites[2].0.handle(Command::Finish(file));
         net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
         assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");
@@ -368,6 +370,8 @@ async fn transfer_may_not_finish_another_transfers_file() {
             hash: FileHash(*blake3::hash(b"").as_bytes()),
             attributes: None,
             replace: false,
+            rules: DirectoryRules::default(),
+            origin: 0,
         })
     };
     net.sites[2].0.handle(finish(8));
@@ -407,7 +411,8 @@ async fn done_sink_reports_that_its_file_is_gone() {
 }
 
 fn inquire(path: &str, submitter: Submitter) -> Command {
-    Command::Inquire { run: RUN, is_source: false, path: path.into(), submitter }
+    let rules = DirectoryRules::default();
+    Command::Inquire { run: RUN, is_source: false, path: path.into(), submitter, rules }
 }
 
 impl Loopback {

@@ -12,6 +12,7 @@ pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
         rate_bps: 0,
         postponed: false,
         away: None,
+        entries: None,
         verdict: None,
     };
     TransferView {

@@ -46,7 +46,7 @@ impl World {
             command.arg("-o").arg(self.path("out"));
         }
         let output = command.output().expect("the command runs");
-        (output.status.code(), text(&output.stdout).to_owned() + text(&output.stderr))
+        (output.status.code(), text(&output.stdout).to_owned() + &text(&output.stderr))
     }
 }
 
@@ -105,7 +105,7 @@ fn servers_with_other_versions_are_named_and_left_out() {
     let got = world.get(&[&turned, "-o", folder]).end();
     assert_eq!((got.code, world.snapshot("other")), (Some(0), other));
     let pinned = world.get(&[&turned, "--snapshot", &first, "-o", folder, "--replace"]).end();
-    assert_eq!((pinned.code, world.snapshot("other")), (Some(0), first));
+    assert_eq!((pinned.code, world.snapshot("other")), (Some(0), first.clone()));
     for (more, reason) in [
         (&["--strict"][..], "its servers have different versions, and --strict takes none"),
         (&["--snapshot", &"0".repeat(64)][..], "no server has this snapshot"),
@@ -170,14 +170,15 @@ fn mistakes_about_directories_are_named() {
     symlink("data", world.path("server-0/link")).expect("the folder is ours");
     world.put(0..1, "file", b"x");
     let at = world.servers[0].at.to_string();
+    let zeros = "0".repeat(64);
     let usage = [
         (&["/data/", "/file"][..], "data/: a directory is pulled alone"),
         (&["/data/", "/data/sub/"][..], "a directory is pulled alone"),
         (&["/data/", "-o", "-"][..], "--output -: standard output takes one object, not a directory"),
         (&["/data/", "-o", "."][..], "--output .: name the directory that becomes the copy"),
-        (&["/file", "--snapshot", &"0".repeat(64)][..], "--snapshot: for a directory"),
+        (&["/file", "--snapshot", &zeros][..], "--snapshot: for a directory"),
         (&["/data/", "--snapshot", "1"][..], "`1`: the id of a snapshot has 64 hexadecimal digits"),
-        (&["/data/", "--blake3", &"0".repeat(64)][..], "--blake3: for one object"),
+        (&["/data/", "--blake3", &zeros][..], "--blake3: for one object"),
         (&["/../"][..], "`..` leads outside"),
     ];
     let failures = [

@@ -7,7 +7,10 @@ use anabranch_sets::{Builder, Name};
 use anabranch_units::{RandomStream, Seed};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-fn scanned(path: &Path) -> TreeStream {
+/// The source of transfers.
+pub(super) const ORIGIN: Origin = Origin(54);
+
+pub(super) fn scanned(path: &Path) -> TreeStream {
     let tree = Tree::open(path).expect("it is there");
     TreeStream::scan(&tree, None, u64::MAX).expect("it can be read")
 }
@@ -40,7 +43,10 @@ fn send(
         before: Some(&before),
         record,
         broken_off: None,
+        origin: ORIGIN,
         replace,
+        deletes: None,
+        backup: None,
     };
     let root = std::fs::File::open(to).expect("it is there").into();
     let done = unpacker.run(root, to, &local);
@@ -48,7 +54,7 @@ fn send(
 }
 
 /// The record of transfers to a directory.
-fn record(to: &Path) -> Index {
+pub(super) fn record(to: &Path) -> Index {
     std::fs::create_dir_all(to).expect("the folder is ours");
     let root = Tree::open(to).and_then(|tree| tree.root()).expect("it is there").expect("a directory");
     Index::open(&to.with_extension("sent"), &root).expect("a new index")
@@ -60,7 +66,7 @@ fn names(rng: &mut RandomStream) -> String {
 }
 
 /// Makes some random entries, or changes, moves or removes existing ones.
-fn edit(root: &Path, rng: &mut RandomStream) {
+pub(super) fn edit(root: &Path, rng: &mut RandomStream) {
     let mut path = root.to_owned();
     for _ in 0..rng.below(3) {
         path.push(names(rng));
@@ -235,7 +241,10 @@ fn corrupt_content_gets_no_name() {
         before: None,
         record: None,
         broken_off: None,
+        origin: ORIGIN,
         replace: false,
+        deletes: None,
+        backup: None,
     };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Corrupt)), "{done:?}");
@@ -270,7 +279,10 @@ fn hard_link_to_unlisted_file_is_refused() {
         before: None,
         record: None,
         broken_off: None,
+        origin: ORIGIN,
         replace: true,
+        deletes: None,
+        backup: None,
     };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Io(_))), "{done:?}");

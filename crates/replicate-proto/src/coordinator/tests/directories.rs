@@ -1,5 +1,7 @@
 //! Directories: the head of the stream first, then what a destination lacks.
 
+mod mirrors;
+
 use super::*;
 
 const HEAD: u64 = 100_000;

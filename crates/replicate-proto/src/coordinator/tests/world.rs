@@ -3,7 +3,7 @@
 //! Leaves out: assertions (`tests`).
 
 use super::super::*;
-use crate::control::{Finish, FlowDigest, FlowSide, Priority, Submitter};
+use crate::control::{DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, Priority, Submitter};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::{Attributes, ByteRange};
@@ -152,6 +152,7 @@ pub(in crate::coordinator) fn request(source: u16, destinations: &[u16]) -> Tran
         on_corrupt: CorruptPolicy::Repair,
         fill: false,
         submitter: Submitter::Operator,
+        rules: DirectoryRules::default(),
     }
 }
 
@@ -210,9 +211,24 @@ pub(super) struct FakeDirectory {
     pub(super) arriving: Option<FileHash>,
     /// The site loses each head that it gets.
     pub(super) loses_heads: bool,
+    /// Entries that the site leaves because another program changed them.
+    pub(super) conflicts: u64,
+    /// Rules of the commands that the site got, for assertions.
+    pub(super) rules: Vec<DirectoryRules>,
+    /// Numbers of the sources whose directories the site wrote.
+    pub(super) origins: Vec<u64>,
 }
 
 impl FakeDirectory {
+    /// Writes the directory.
+    fn written(&mut self, Finish { run, rules, origin, .. }: Finish) -> Report {
+        self.rules.push(rules);
+        self.origins.push(origin);
+        let entries = EntryCounts { surplus: Some(2), deleted: 1, conflicts: self.conflicts };
+        let conflicts = (self.conflicts > 0).then(|| "in/x: changed here".to_owned());
+        Report::Written { run, entries, conflicts }
+    }
+
     /// Adds the ranges in other files to `have` if it has the head.
     fn find_local(&self, have: &mut Vec<ByteRange>, head_bytes: u64, length: u64) {
         let of_head = ranges::normal(have, head_bytes);
@@ -349,9 +365,10 @@ impl World {
         self.drain();
     }
 
-    fn inventory(&mut self, site: SiteId, run: Run, is_source: bool) -> Report {
+    fn inventory(&mut self, site: SiteId, run: Run, is_source: bool, rules: DirectoryRules) -> Report {
         let (length, head_bytes) = (self.length, self.head_bytes);
         let directory = self.directories.entry(site).or_default();
+        directory.rules.push(rules);
         let s = &mut self.sites[site.index()];
         if is_source {
             let (length, hash) = (Some(length), s.remembers_hash.then_some(HASH));
@@ -381,7 +398,7 @@ impl World {
             return;
         }
         let answer = match command {
-            Command::Inquire { run, is_source, .. } => self.inventory(site, run, is_source),
+            Command::Inquire { run, is_source, rules, .. } => self.inventory(site, run, is_source, rules),
             Command::Install { program }
                 if s.is_busy
                     || s.has_one_place
@@ -431,7 +448,7 @@ impl World {
             }
             Command::Finish(file) if s.refused == Some(file.run) => return,
             Command::Finish(file) => {
-                let Finish { run, hash, .. } = file;
+                let (run, hash) = (file.run, file.hash);
                 assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
                 // The test with arbitrary reports has a lying source that claims the other hash.
@@ -449,7 +466,10 @@ impl World {
                 } else {
                     s.finished = true;
                     s.mode = s.mode.map(|mode| Attributes::narrowed(mode, ATTRIBUTES.mode));
-                    Report::Completed { run }
+                    match self.head_bytes {
+                        Some(_) => self.directories.entry(site).or_default().written(file),
+                        None => Report::Completed { run },
+                    }
                 }
             }
             Command::Hash { run, .. } => Report::Hashed { run, hash: HASH },

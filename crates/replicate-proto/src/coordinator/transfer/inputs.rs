@@ -8,7 +8,7 @@ use super::{
     FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
     Transfer, UnreachableSite, doubled, one_line,
 };
-use crate::control::FlowProgress;
+use crate::control::{EntryCounts, FlowProgress};
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
     LinkId, Report, Run, SiteId, Verdict, audit,
@@ -196,20 +196,39 @@ impl Transfer {
                     a.digests.insert(site, digests.into_iter().take(limit).collect());
                 }
             }
-            Report::Completed { .. } => {
-                if let Some(d) = self.target_mut(site)
-                    && (d.finishing.is_some_and(|p| p.run == run) || d.told_ahead == Some(run))
-                {
-                    self.decide(cx, site, Verdict::Done);
-                    if let Some(sink) = self.running_mut().and_then(|r| r.sinks.get_mut(&site)) {
-                        sink.done = true;
+            Report::Completed { .. } => self.handle_completed(cx, site, run, None, Verdict::Done),
+            Report::Written { entries, conflicts, .. } => {
+                let verdict = match conflicts {
+                    None => Verdict::Done,
+                    Some(line) => {
+                        Verdict::Conflict { reason: format!("{}: {}", cx.name(site), one_line(&line)) }
                     }
-                }
+                };
+                self.handle_completed(cx, site, run, Some(entries), verdict)
             }
             Report::HopFailed { flow, peer, unconnected, reason, .. } => {
                 self.handle_hop_failed(cx, site, run, flow, peer, unconnected, &reason)
             }
             Report::Failed { kind, reason, .. } => self.handle_failed(cx, site, run, kind, &reason),
+        }
+    }
+
+    /// Handles a destination that has the file, or the directory with these entries.
+    fn handle_completed(
+        &mut self,
+        cx: &mut Context<'_>,
+        site: SiteId,
+        run: Run,
+        entries: Option<EntryCounts>,
+        verdict: Verdict,
+    ) {
+        let Some(d) = self.target_mut(site) else { return };
+        if d.open() && (d.finishing.is_some_and(|p| p.run == run) || d.told_ahead == Some(run)) {
+            self.head.written.extend(entries.map(|entries| (site, entries)));
+            self.decide(cx, site, verdict);
+            if let Some(sink) = self.running_mut().and_then(|r| r.sinks.get_mut(&site)) {
+                sink.done = true;
+            }
         }
     }
 

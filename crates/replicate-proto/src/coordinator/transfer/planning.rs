@@ -42,8 +42,8 @@ impl Transfer {
             self.destinations.iter().find(|d| d.site == site).map(|d| d.path.clone()).unwrap_or_default()
         };
         self.informed.insert(site);
-        let submitter = self.request.submitter;
-        cx.command(site, Command::Inquire { run, is_source, path, submitter });
+        let (submitter, rules) = (self.request.submitter, self.request.rules.clone());
+        cx.command(site, Command::Inquire { run, is_source, path, submitter, rules });
     }
 
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> bool {

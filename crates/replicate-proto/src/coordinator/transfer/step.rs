@@ -132,6 +132,7 @@ impl Transfer {
             let arriving: BTreeSet<SiteId> = self.running().map_or_else(BTreeSet::new, |r| {
                 r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect()
             });
+            let origin = self.request.origin(cx.name(self.request.source));
             for d in self.destinations.iter_mut().filter(|d| d.open() && d.finishing.is_none()) {
                 let full = d.full(Some(length));
                 if !cx.up(d.site) || !(full || arriving.contains(&d.site)) {
@@ -144,7 +145,8 @@ impl Transfer {
                     d.told_ahead = Some(run);
                     self.informed.insert(d.site);
                     let (path, attributes, replace) = (d.path.clone(), self.attributes, self.request.replace);
-                    let file = Finish { run, path, length, hash, attributes, replace };
+                    let (rules, origin) = (self.request.rules.clone(), origin);
+                    let file = Finish { run, path, length, hash, attributes, replace, rules, origin };
                     cx.out.commands.push_back((d.site, Command::Finish(file)));
                 }
             }
@@ -392,14 +394,16 @@ impl Transfer {
         let count = |f: fn(&Verdict) -> bool| {
             self.destinations.iter().filter(|d| d.verdict.as_ref().is_some_and(f)).count()
         };
-        let done = count(|v| *v == Verdict::Done);
+        let (done, delivered) = (count(|v| *v == Verdict::Done), count(Verdict::is_delivered));
         let outcome = if self.cancelled {
             Outcome::Cancelled
         } else if count(|v| matches!(v, Verdict::Integrity { .. })) > 0 {
             Outcome::Integrity
         } else if done == self.destinations.len() {
             Outcome::Done
-        } else if done == 0 {
+        } else if delivered == self.destinations.len() {
+            Outcome::Conflicts
+        } else if delivered == 0 {
             Outcome::Failed
         } else {
             Outcome::SomeFailed

@@ -1,0 +1,119 @@
+//! Rules of directories: filters, deletes, backups, and conflicts at destinations.
+
+use super::*;
+use crate::control::{DirectoryRules, EntryCounts};
+use anabranch_sets::deletes::MaxDelete;
+use anabranch_sets::filter::Rules;
+
+fn filter(rule: &str) -> Rules {
+    Rules { rules: vec![rule.to_owned()], ..Rules::default() }
+}
+
+#[test]
+fn conflict_at_one_destination_does_not_stop_the_others() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3, 8]);
+    w.directories.entry(SiteId(3)).or_default().conflicts = 4;
+    let id = w.submit(request);
+    let status = w.run_to_end(id);
+    let reason = "s3: in/x: changed here".to_owned();
+    assert_eq!(*verdict(&status, 3), Verdict::Conflict { reason });
+    assert_eq!((verdict(&status, 8), status.attempts), (&Verdict::Done, 1));
+    assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })));
+    assert_eq!(status.outcome, Some(Outcome::Conflicts));
+    assert_eq!(status.outcome.map(Outcome::exit_code), Some(3));
+    let entries = EntryCounts { surplus: Some(2), deleted: 1, conflicts: 4 };
+    assert_eq!(status.destinations[0].entries, Some(entries));
+}
+
+#[test]
+fn conflicts_beside_a_failure_are_partial_success() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3, 8]);
+    w.directories.entry(SiteId(3)).or_default().conflicts = 1;
+    w.sites[8].disk_full = true;
+    let id = w.submit(request);
+    let status = w.run_to_end(id);
+    assert!(matches!(verdict(&status, 3), Verdict::Conflict { .. }), "{:?}", verdict(&status, 3));
+    assert_eq!(status.outcome, Some(Outcome::SomeFailed));
+}
+
+#[test]
+fn rules_and_source_reach_every_site() {
+    let mut w = World::new(internet2());
+    let mut request = directory_request(&mut w, &[3]);
+    let rules =
+        DirectoryRules { filter: filter("- *.tmp"), delete: Some(MaxDelete::Entries(7)), backup: None };
+    request.rules = DirectoryRules { backup: Some("./old//".to_owned()), ..rules.clone() };
+    let id = w.submit(request.clone());
+    w.run_to_end(id);
+    let normal = DirectoryRules { backup: Some("old/".to_owned()), ..rules };
+    for site in [0, 3] {
+        let seen = &w.directories[&SiteId(site)].rules;
+        assert!(!seen.is_empty() && seen.iter().all(|seen| *seen == normal), "{seen:?}");
+    }
+    // Another directory of the same site is another source, and so is another site.
+    w.sites[3].finished = false;
+    w.sites[3].have = vec![];
+    request.source_path = "/other/".to_owned();
+    let id = w.submit(request);
+    w.run_to_end(id);
+    let origins = &w.directories[&SiteId(3)].origins;
+    assert!(origins.len() == 2 && origins[0] != origins[1] && !origins.contains(&0), "{origins:?}");
+}
+
+#[test]
+fn rules_that_could_delete_wrongly_are_refused() {
+    let mut w = World::new(internet2());
+    let plain = directory_request(&mut w, &[3]);
+    let now = w.now;
+    let mut refused = |rules: DirectoryRules, text: &str| {
+        let request = TransferRequest { rules, ..plain.clone() };
+        let error = w.coordinator.submit(now, request).expect_err(text).to_string();
+        assert!(error.contains(text) && !error.contains('\n'), "{error}");
+    };
+    let open = DirectoryRules::default;
+    let delete = Some(MaxDelete::default());
+    for (filter, text) in [
+        (Rules { size_bytes_max: Some(9), ..Rules::default() }, "--delete with --max-size"),
+        (Rules { age_ns_min: Some(9), ..Rules::default() }, "--delete with --min-age"),
+        (Rules { markers: vec!["x".to_owned()], ..Rules::default() }, "--delete with --exclude-if-present"),
+    ] {
+        refused(DirectoryRules { filter, delete, ..open() }, text);
+    }
+    let backup = |name: &str| DirectoryRules { backup: Some(name.to_owned()), ..open() };
+    refused(backup("in"), "neither may contain the other");
+    refused(backup("in/old"), "neither may contain the other");
+    refused(backup("/srv/old"), "without a slash at its beginning");
+    refused(backup("../old"), "outside the folder");
+    refused(DirectoryRules { filter: filter(&"x".repeat(33_000)), ..open() }, "bytes of a filter 33");
+    let file = TransferRequest { rules: backup("old"), ..request(0, &[3]) };
+    let said = w.coordinator.submit(now, file).expect_err("it is a file").to_string();
+    assert!(said.contains("are for directories"), "{said}");
+}
+
+#[test]
+fn running_transfer_with_another_filter_is_not_joined() {
+    let mut w = World::new(internet2());
+    let plain = directory_request(&mut w, &[3]);
+    let id = w.submit(plain.clone());
+    let rules = DirectoryRules { filter: filter("- a"), ..DirectoryRules::default() };
+    let other = TransferRequest { rules, ..plain.clone() };
+    let refused = w.coordinator.submit_or_attach(w.now, other).expect_err("it sends other entries");
+    assert!(matches!(refused, SubmitError::RunsOtherwise { transfer, .. } if transfer == id), "{refused}");
+    assert_eq!(w.coordinator.submit_or_attach(w.now, plain), Ok(SubmitResult::Attached(id)));
+}
+
+#[test]
+fn counts_and_conflicts_survive_a_restart() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3]);
+    w.directories.entry(SiteId(3)).or_default().conflicts = 1;
+    let id = w.submit(request);
+    let before = w.run_to_end(id);
+    let snapshot = w.coordinator.snapshot(id).expect("it is remembered");
+    let text = serde_json::to_string(&snapshot).expect("a snapshot is JSON");
+    let snapshot: TransferSnapshot = serde_json::from_str(&text).expect("we wrote it");
+    assert_eq!(snapshot.destinations[0].entries, before.destinations[0].entries);
+    assert_eq!(snapshot.outcome, Some(Outcome::Conflicts));
+}
