@@ -71,7 +71,7 @@ impl Destination<'_> {
             backup: None,
         };
         let done = unpacker.run(root, place.path(), local)?;
-        end_writing(place)?;
+        end_writing(place, record)?;
         Ok(done)
     }
 }
@@ -106,7 +106,11 @@ pub fn begin_writing(
 /// Removes the manifest of [`begin_writing`] once the directory is written.
 ///
 /// Errors: the system's.
-pub fn end_writing(place: &Place) -> io::Result<()> {
+pub fn end_writing(place: &Place, record: Option<&Index>) -> io::Result<()> {
+    if let Some(record) = record {
+        // A later manifest under this name may be of a transfer that cannot open the record.
+        record.note_writing(Origin::default())?;
+    }
     let sending = place.working_name(SENDING);
     at(place.path(), rustix::fs::unlinkat(place.folder(), &*sending, AtFlags::empty()))
 }

@@ -48,6 +48,8 @@ const BATCH_BYTES: u64 = 512 << 20;
 const BATCH_SENT: usize = 50_000;
 /// Conflicts that are listed; further ones are counted.
 const CONFLICTS_MAX: usize = 100;
+/// Content of a directory in the record.
+const DIRECTORY: FileHash = FileHash([0; 32]);
 /// Permissions of a directory while it is written.
 const OPEN_MODE: u32 = 0o700;
 
@@ -125,6 +127,12 @@ pub struct Unpacker<'a> {
     pub backup: Option<&'a Backup>,
 }
 
+/// Times of a file before and after this transfer set it.
+struct Retimed {
+    before: FileTime,
+    set: FileTime,
+}
+
 /// State of an [`Unpacker`].
 struct Writing<'a> {
     from: &'a Unpacker<'a>,
@@ -142,8 +150,8 @@ struct Writing<'a> {
     unwritten: BTreeSet<Vec<u8>>,
     /// A directory whose entries are passed over, because its name conflicts.
     passed_over: Option<Vec<u8>>,
-    /// Times of files with several names before this transfer set them, by device and inode.
-    earlier_times: BTreeMap<(u64, u64), FileTime>,
+    /// Files with several names whose time this transfer set, by device and inode.
+    earlier_times: BTreeMap<(u64, u64), Retimed>,
     is_corrupt: bool,
     buffer: Vec<u8>,
     done: Unpacked,
@@ -399,9 +407,13 @@ impl Writing<'_> {
         }
     }
 
-    /// Time of a file before this transfer set it by another name of the file.
+    /// Time of a file before this transfer set it by another name of the file, and nothing changed
+    /// the file since.
     fn earlier_time(&self, stat: &Stat) -> FileTime {
-        self.earlier_times.get(&(stat.device, stat.inode)).copied().unwrap_or(stat.modified)
+        match self.earlier_times.get(&(stat.device, stat.inode)) {
+            Some(Retimed { before, set }) if *set == stat.modified => *before,
+            _ => stat.modified,
+        }
     }
 
     /// Whether the same unchanged entry has the name as before.
@@ -463,6 +475,12 @@ impl Writing<'_> {
         self.note(path, Sent { origin: self.from.origin, content: target_hash(target), attributes })
     }
 
+    fn make_directory(&mut self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
+        let name = OsStr::from_bytes(name_of(path));
+        self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
+        self.note(path, Sent { origin: self.from.origin, content: DIRECTORY, attributes })
+    }
+
     fn enter(
         &mut self,
         path: &[u8],
@@ -472,9 +490,7 @@ impl Writing<'_> {
     ) -> io::Result<()> {
         let name = OsStr::from_bytes(name_of(path));
         match existing {
-            Existing::Nothing => {
-                self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
-            }
+            Existing::Nothing => self.make_directory(path, directory, attributes)?,
             Existing::Is(_, FileType::Directory) => {}
             Existing::Is(..) => {
                 if !self.may_write(path, directory, &existing)? {
@@ -485,7 +501,7 @@ impl Writing<'_> {
                     Some(backup) => self.at(path, backup.take(directory, name, path))?,
                     None => self.at(path, remove(directory, name))?,
                 }
-                self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
+                self.make_directory(path, directory, attributes)?;
             }
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -520,7 +536,10 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             self.set_attributes(path, directory, stat, attributes)?;
-            return self.note(path, Sent { origin: self.from.origin, content, attributes });
+            // Another source that wrote this content keeps the entry.
+            let writer = self.recorded(path)?.filter(|sent| sent.content == content);
+            let origin = writer.map_or(self.from.origin, |sent| sent.origin);
+            return self.note(path, Sent { origin, content, attributes });
         }
         if !self.may_write(path, directory, &existing)? {
             return Ok(());
@@ -591,7 +610,8 @@ impl Writing<'_> {
             return Ok(());
         }
         if stat.links > 1 {
-            self.earlier_times.entry((stat.device, stat.inode)).or_insert(stat.modified);
+            let retimed = Retimed { before: self.earlier_time(stat), set: attributes.modified };
+            self.earlier_times.insert((stat.device, stat.inode), retimed);
         }
         let name = OsStr::from_bytes(name_of(path));
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -728,7 +748,8 @@ impl Writing<'_> {
         if self.is_corrupt {
             return Err(UnpackError::Corrupt);
         }
-        if let Some(surplus) = self.from.deletes {
+        // An entry that was left may stand where a surplus entry was renamed to.
+        if let Some(surplus) = self.from.deletes.filter(|_| self.done.conflicts == 0) {
             self.delete(surplus)?;
         }
         Ok(self.done)

@@ -50,6 +50,7 @@ struct Sink {
 /// Facts about a transfer that its attempts share.
 #[derive(Clone, Debug)]
 struct TransferFacts {
+    rules: DirectoryRules,
     /// The filter, whose ages were evaluated once.
     filter: Arc<Filter>,
     /// Id of the snapshot that arrives, once an attempt began.
@@ -89,12 +90,28 @@ fn check_source(name: &Name, counts: &Counts) -> io::Result<()> {
             counts.other_file_systems
         ));
     }
+    if counts.specials > 0 {
+        return refused(format!(
+            "{} of its entries are sockets, pipes or devices, which are not sent, so --delete could delete files of these names elsewhere",
+            counts.specials
+        ));
+    }
     if counts.files + counts.directories + counts.symbolic_links + counts.hard_links == 0 {
         return refused(
             "--delete with a source that has no entry would delete everything elsewhere".to_owned(),
         );
     }
     Ok(())
+}
+
+/// Checks whether the submitter may have entries deleted or moved here: only operators may.
+fn check_submitter(name: &Name, submitter: Submitter, rules: &DirectoryRules) -> io::Result<()> {
+    if rules.delete.is_none() && rules.backup.is_none() || !matches!(submitter, Submitter::Site(_)) {
+        return Ok(());
+    }
+    let reason =
+        format!("{name}/: a site may put files here, but not delete or move any: have an operator sync it");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
 /// Adds a directory, and drops the oldest ones above `limit`: they are scanned
@@ -182,8 +199,12 @@ impl Directories {
 
     /// The filter of a transfer. It is made once: without `rules`, an earlier inquiry made it.
     fn filter(&self, run: Run, end: End, rules: Option<&DirectoryRules>) -> io::Result<Arc<Filter>> {
-        if let Some(known) = lock(&self.facts).get(&run.transfer) {
-            return Ok(Arc::clone(&known.filter));
+        let known = lock(&self.facts).get(&run.transfer).cloned();
+        match known {
+            // Another controller gave the number to another transfer.
+            Some(known) if rules.is_some_and(|rules| *rules != known.rules) => self.forget(run.transfer),
+            Some(known) => return Ok(known.filter),
+            None => {}
         }
         let Some(rules) = rules else { return Ok(Arc::default()) };
         let made = match end {
@@ -196,7 +217,8 @@ impl Directories {
             if facts.len() >= FACTS_MAX {
                 facts.pop_first();
             }
-            facts.insert(run.transfer, TransferFacts { filter: Arc::clone(&filter), snapshot: None });
+            let (filter, rules) = (Arc::clone(&filter), rules.clone());
+            facts.insert(run.transfer, TransferFacts { rules, filter, snapshot: None });
         }
         Ok(filter)
     }
@@ -302,6 +324,7 @@ impl Service {
         rules: &DirectoryRules,
     ) -> io::Result<Report> {
         self.allow(name, submitter)?;
+        check_submitter(name, submitter, rules)?;
         if let Some(backup) = self.backup_of(name, rules)? {
             self.allow(&backup, submitter)?;
         }
@@ -482,7 +505,7 @@ impl Service {
             backup: backup.as_ref(),
         };
         let done = unpacker.run(root, place.path(), &sink.local)?;
-        end_writing(place)?;
+        end_writing(place, record)?;
         let left = surplus.map(|surplus| surplus.entries().len() as u64 - done.deleted);
         Ok((done, left))
     }

@@ -8,17 +8,16 @@
 //! Leaves out: the limit of deletes ([`Surplus::check`]). Read [`Writing::delete`] first.
 
 use super::{
-    BATCH_SENT, Existing, Manifest, Sent, Writing, look, make_writable, name_of, secrets, stat_of,
+    BATCH_SENT, DIRECTORY, Existing, Manifest, Sent, Writing, look, make_writable, name_of, secrets, stat_of,
     target_hash,
 };
 use crate::folder::remove;
 use crate::tree::Stat;
-use anabranch_pieces::FileHash;
 use anabranch_sets::deletes::{Surplus, SurplusEntry};
 use anabranch_sets::{Attributes, Kind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,6 +33,10 @@ struct Deleting {
     attributes: BTreeMap<Vec<u8>, Attributes>,
     /// Deleted entries that are still in the record.
     gone: Vec<Vec<u8>>,
+    /// Directories in which an entry was deleted.
+    thinned: BTreeSet<Vec<u8>>,
+    /// Directories in which an entry stayed.
+    kept: BTreeSet<Vec<u8>>,
 }
 
 /// Result of deleting an entry.
@@ -44,6 +47,12 @@ enum Deleted {
     No,
     /// Another program changed it.
     Conflict,
+}
+
+/// Path of the directory around an entry; empty for the root.
+fn parent_of(path: &[u8]) -> &[u8] {
+    let end = path.len() - name_of(path).len();
+    &path[..end.saturating_sub(1)]
 }
 
 /// Returns true if the directory finds an entry by another spelling of its name. The entry may then
@@ -76,6 +85,9 @@ impl Writing<'_> {
         if !is_directory || !self.from.deletes.is_some_and(|surplus| surplus.is_replaced(path)) {
             return Ok(false);
         }
+        if !self.may_remove(path, false)? {
+            return Ok(false);
+        }
         match rustix::fs::unlinkat(directory, OsStr::from_bytes(name_of(path)), AtFlags::REMOVEDIR) {
             Ok(()) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY | Errno::NOTDIR | Errno::NOENT) => Ok(false),
@@ -95,13 +107,19 @@ impl Writing<'_> {
                 Deleted::Yes => {
                     self.done.deleted += 1;
                     deleting.gone.push(entry.path.clone());
+                    deleting.thinned.insert(parent_of(&entry.path).to_vec());
                 }
-                Deleted::No => {}
-                Deleted::Conflict => self.conflict(&entry.path),
+                Deleted::No => drop(deleting.kept.insert(parent_of(&entry.path).to_vec())),
+                Deleted::Conflict => {
+                    deleting.kept.insert(parent_of(&entry.path).to_vec());
+                    self.conflict(&entry.path);
+                }
             }
             if deleting.gone.len() >= BATCH_SENT { self.forget(&mut deleting) } else { Ok(()) }
         });
-        for (path, attributes) in &deleting.attributes {
+        let forgotten = self.forget(&mut deleting);
+        // A directory is restored before the one around it.
+        for (path, attributes) in deleting.attributes.iter().rev() {
             match self.directory_below(path) {
                 Ok(directory) => self.set_directory(path, &directory, *attributes)?,
                 // It was deleted, or replaced by another program.
@@ -109,7 +127,7 @@ impl Writing<'_> {
                 Err(errno) => return self.at(path, Err(errno)),
             }
         }
-        self.forget(&mut deleting)?;
+        forgotten?;
         deleted
     }
 
@@ -140,8 +158,7 @@ impl Writing<'_> {
 
     /// Opens the directory of an entry for deletes in it.
     fn open_parent<'d>(&self, path: &[u8], deleting: &'d mut Deleting) -> Result<&'d OwnedFd, Errno> {
-        let end = path.len() - name_of(path).len();
-        let parent = &path[..end.saturating_sub(1)];
+        let parent = parent_of(path);
         if deleting.open.as_ref().is_none_or(|(open, _)| open != parent) {
             let opened = self.directory_below(parent)?;
             let stat = Stat::of(&stat_of(&opened)?);
@@ -157,6 +174,7 @@ impl Writing<'_> {
     fn delete_entry(&self, entry: &SurplusEntry, deleting: &mut Deleting) -> io::Result<Deleted> {
         let path = &*entry.path;
         let name = OsStr::from_bytes(name_of(path));
+        let (is_thinned, is_kept) = (deleting.thinned.contains(path), deleting.kept.contains(path));
         let directory = match self.open_parent(path, deleting) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(Deleted::No),
@@ -172,6 +190,13 @@ impl Writing<'_> {
             return Ok(Deleted::Conflict);
         }
         if let (Kind::Directory { .. }, FileType::Directory) = (&entry.kind, kind) {
+            // A directory around a conflict is not named, too.
+            if is_kept {
+                return Ok(Deleted::No);
+            }
+            if !self.may_remove(path, is_thinned)? {
+                return Ok(Deleted::Conflict);
+            }
             return match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
                 Ok(()) => Ok(Deleted::Yes),
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY | Errno::NOENT) => Ok(Deleted::No),
@@ -189,6 +214,13 @@ impl Writing<'_> {
         Ok(Deleted::Yes)
     }
 
+    /// Returns true if a transfer from this source made a directory, or wrote an entry that was
+    /// deleted in it. With `replace`, any transfer or program may have made it.
+    fn may_remove(&self, path: &[u8], is_thinned: bool) -> io::Result<bool> {
+        let is_own = || self.is_from_this_source(path, |sent| sent.content == DIRECTORY, |_| false);
+        Ok(is_thinned || self.from.replace || is_own()?)
+    }
+
     /// Returns true if a file or a link is as the scan found it, and a transfer from this source
     /// wrote it. With `replace`, any transfer or program may have written it.
     fn may_delete(
@@ -202,7 +234,10 @@ impl Writing<'_> {
             (Kind::File { .. } | Kind::HardLink { .. }, FileType::RegularFile) => {
                 let Some(content) = self.content_before(path, stat) else { return Ok(false) };
                 let writes = |manifest: &Manifest| manifest.file(path).is_some_and(|f| f.content == content);
-                self.is_from_this_source(path, content, writes)?
+                let modified = [stat.modified, self.earlier_time(stat)];
+                let is_as_noted =
+                    |sent: &Sent| sent.content == content && modified.contains(&sent.attributes.modified);
+                self.is_from_this_source(path, is_as_noted, writes)?
             }
             (Kind::SymbolicLink { target, .. }, FileType::Symlink) => {
                 let found = self.target(path, directory)?;
@@ -210,7 +245,8 @@ impl Writing<'_> {
                     return Ok(false);
                 }
                 let writes = |manifest: &Manifest| manifest.target(path) == Some(found.as_bytes());
-                self.is_from_this_source(path, target_hash(found.as_bytes()), writes)?
+                let hash = target_hash(found.as_bytes());
+                self.is_from_this_source(path, |sent| sent.content == hash, writes)?
             }
             _ => return Ok(false),
         };
@@ -218,17 +254,16 @@ impl Writing<'_> {
         Ok((is_own || self.from.replace) && !is_secret)
     }
 
-    /// Returns true if a transfer from this source gave an entry this content, also if the transfer
-    /// was broken off before the record had it.
+    /// Returns true if a transfer from this source gave an entry what it has now, also if the
+    /// transfer was broken off before the record had it.
     fn is_from_this_source(
         &self,
         path: &[u8],
-        content: FileHash,
+        is_as_noted: impl Fn(&Sent) -> bool,
         writes: impl Fn(&Manifest) -> bool,
     ) -> io::Result<bool> {
         let origin = self.from.origin;
-        let is_recorded = |sent: Sent| sent.content == content && sent.origin.is(origin);
-        if self.recorded(path)?.is_some_and(is_recorded) {
+        if self.recorded(path)?.is_some_and(|sent| sent.origin.is(origin) && is_as_noted(&sent)) {
             return Ok(true);
         }
         Ok(self.from.broken_off.is_some_and(|(manifest, of)| of.is(origin) && writes(manifest)))

@@ -153,6 +153,45 @@ fn entries_that_no_transfer_wrote_are_not_deleted() {
 }
 
 #[test]
+fn nothing_is_deleted_beside_a_conflict() {
+    let world = World::new(&["d1/a", "d1/b"]);
+    world.mirror(MIRROR);
+    std::fs::rename(world.from().join("d1"), world.from().join("d2")).expect("ours");
+    write(&world.to(), "d2", "a user's file has the new name");
+    let done = world.mirror(MIRROR);
+    assert_eq!((done.deleted, done.conflicts), (0, 1), "{done:?}");
+    assert!(world.has("d1/a") && world.has("d1/b"));
+}
+
+#[test]
+fn directories_that_no_transfer_made_are_not_deleted() {
+    let world = World::new(&["a", "sent/b"]);
+    std::fs::create_dir(world.from().join("empty")).expect("ours");
+    world.mirror(MIRROR);
+    std::fs::create_dir_all(world.to().join("mine/today")).expect("ours");
+    world.remove("sent");
+    world.remove("empty");
+    let done = world.mirror(MIRROR);
+    assert_eq!((done.deleted, done.conflicts), (3, 1), "{done:?}");
+    assert!(world.has("mine/today") && !world.has("empty") && !world.has("sent"));
+    assert_eq!(world.mirror(Mirror { replace: true, ..MIRROR }).deleted, 2);
+}
+
+#[test]
+fn entries_that_were_made_again_are_not_deleted() {
+    let world = World::new(&["a", "again"]);
+    world.mirror(MIRROR);
+    world.remove("again");
+    let again = world.to().join("again");
+    let content = std::fs::read(&again).expect("it arrived");
+    std::fs::remove_file(&again).expect("ours");
+    std::fs::write(&again, content).expect("ours");
+    let done = world.mirror(MIRROR);
+    assert_eq!((done.deleted, done.conflicts), (0, 1), "{done:?}");
+    assert!(world.has("again"));
+}
+
+#[test]
 fn entries_of_another_source_are_not_deleted() {
     let world = World::new(&["ours", "both"]);
     world.mirror(MIRROR);
@@ -160,11 +199,11 @@ fn entries_of_another_source_are_not_deleted() {
     let other = Mirror { origin: Origin(55), ..MIRROR };
     let done = world.mirror(other);
     assert_eq!((done.deleted, done.conflicts), (0, 1), "{done:?}");
-    // The other source wrote this one, too.
+    // The other source has this content, too, but did not write it.
     world.remove("both");
     write(&world.from(), "new", "new");
-    assert_eq!(world.mirror(other).deleted, 1);
-    assert!(world.has("ours") && !world.has("both"));
+    assert_eq!(world.mirror(other).deleted, 0);
+    assert!(world.has("ours") && world.has("both"));
     let unknown = Mirror { origin: Origin::default(), ..MIRROR };
     world.mirror(unknown);
     world.remove("new");
