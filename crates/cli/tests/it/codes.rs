@@ -397,7 +397,7 @@ fn interrupted_commands_end_with_130_and_daemons_with_0() {
         ("replicate send", "file --from s --to d --controller @ --keys keys/replicate", INTERRUPTED),
         ("replicate wait", "1 --controller @ --keys keys/replicate", INTERRUPTED),
         ("broker evaluate", "--sessions 33400", INTERRUPTED),
-        ("replicate plan", "--topology internet2 --survey", INTERRUPTED),
+        ("replicate plan", "--topology b4 --survey", INTERRUPTED),
         (
             "replicate controller",
             "--topology net.toml --listen 127.0.0.1:0 --store r.redb --keys keys/replicate",

@@ -46,8 +46,8 @@ impl TestSource {
         config.is_timeline_shared = is_timeline_shared;
         config.segment_target = Duration::from_secs(1);
         config.rendition.listed_segments = 20;
-        // Shorter than the three seconds after which the source refuses a waiting request.
-        config.silence_max = Duration::from_secs(2);
+        // Shorter than the time after which players give up a blocking reload.
+        config.silence_max = Duration::from_secs(1);
         let source = Source::bind(config).expect("loopback");
         let url = format!("http://{}", source.local_addr().expect("bound"));
         let task = tokio::spawn(async move { match source.run().await {} });
