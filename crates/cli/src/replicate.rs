@@ -33,8 +33,8 @@ pub enum Noun {
     /// Mirror a directory: send it, and delete entries that the source lacks (`--delete`).
     ///
     /// Without `--delete` it does the same as `send DIR/`. Deletes come last, once all contents
-    /// are in place, and only of entries that transfers from this source wrote and that nobody
-    /// changed since.
+    /// are in place, and only of entries that transfers from this source wrote or found equal, and
+    /// that nobody changed since.
     Sync(sync::Args),
     /// Show the plan of a transfer, and its rate. Needs only the network's file: no controller, no
     /// keys.

@@ -331,7 +331,7 @@ impl Folder {
         let told = |errno: Errno| OpenError::from(errno).at(&self.path.join(parent));
         let folder = match self.open_folder(parent) {
             Err(Errno::NOENT) if make => {
-                self.make_folders(parent).map_err(told)?;
+                self.make_folders(parent, Mode::from_raw_mode(0o777)).map_err(told)?;
                 self.open_folder(parent).map_err(told)?
             }
             Err(Errno::NOTDIR) => {
@@ -356,7 +356,7 @@ impl Folder {
         let told = |errno: Errno| OpenError::from(errno).at(&self.path.join(path));
         match self.open_folder(path) {
             Err(Errno::NOENT) => {
-                self.make_folders(path).map_err(told)?;
+                self.make_folders(path, Mode::from_raw_mode(0o777)).map_err(told)?;
                 self.open_folder(path).map_err(told)
             }
             other => other.map_err(told),
@@ -370,11 +370,12 @@ impl Folder {
         self.place(name, true)?.working_path(ending)
     }
 
-    fn make_folders(&self, path: &Path) -> Result<(), Errno> {
+    /// Makes the folders of a path that are missing.
+    pub(crate) fn make_folders(&self, path: &Path, mode: Mode) -> Result<(), Errno> {
         let mut made = PathBuf::new();
         for component in path.components() {
             let above = self.open_folder(&made)?;
-            match rustix::fs::mkdirat(&above, component.as_os_str(), Mode::from_raw_mode(0o777)) {
+            match rustix::fs::mkdirat(&above, component.as_os_str(), mode) {
                 Ok(()) | Err(Errno::EXIST) => made.push(component),
                 Err(errno) => return Err(errno),
             }

@@ -428,6 +428,7 @@ impl Service {
         rules: &DirectoryRules,
     ) -> Report {
         let looked = || -> io::Result<Report> {
+            self.directories.forget_other(run.transfer, rules);
             if is_source && directory(name).is_some() {
                 let stream = self.source_stream(name, run, Some(rules))?;
                 return Ok(directories::source_inventory(run, stream.manifest()));

@@ -8,10 +8,11 @@
 use super::Tree;
 use super::index::{Index, Origin};
 use super::stream::{LocalContent, Manifest, TreeStream, head_bytes};
-use super::unpack::{UnpackError, Unpacked, Unpacker};
-use crate::folder::{Folder, Links, OpenError, Place, at, shown};
+use super::unpack::{Backup, UnpackError, Unpacked, Unpacker};
+use crate::folder::{Folder, Links, Name, OpenError, Place, at, shown};
 use crate::partial::{FinishError, PartialFile};
 use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
+use anabranch_sets::deletes::Surplus;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use std::fs::File;
@@ -37,8 +38,14 @@ pub struct Destination<'a> {
     pub before: Option<&'a TreeStream>,
     /// Contents of the stream that are in files of this directory.
     pub local: &'a [LocalContent],
+    /// The source of the transfer; deletes of all transfers spare entries of an unknown one.
+    pub origin: Origin,
     /// Whether entries that another program changed are replaced.
     pub replace: bool,
+    /// Entries to delete, from the manifest of `before`; `None` to delete nothing.
+    pub deletes: Option<&'a Surplus>,
+    /// Place of entries that are deleted or overwritten: its name below a folder.
+    pub backup: Option<(&'a Folder, &'a Name)>,
     /// Maximum memory for one manifest, in bytes.
     pub memory_max: u64,
 }
@@ -49,15 +56,14 @@ impl Destination<'_> {
     ///
     /// Errors: [`UnpackError`].
     pub fn write(&self, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
-        let Self { place, before, local, replace, memory_max } = *self;
+        let Self { place, before, local, origin, replace, deletes, backup, memory_max } = *self;
         let root = made(place)?;
         let found = tree(place)?.root()?.expect("a directory has a root");
         let record = place.working_path("sent").and_then(|path| Index::open(&path, &found));
         let record =
             record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
         let record = record.as_ref();
-        // Deletes of a transfer spare entries of an unknown origin.
-        let origin = Origin::default();
+        let backup = backup.map(|(folder, name)| Backup::open(folder, name, &root)).transpose()?;
         let broken_off = begin_writing(place, record, manifest, origin, memory_max)?;
         let unpacker = Unpacker {
             stream,
@@ -67,8 +73,8 @@ impl Destination<'_> {
             broken_off: broken_off.as_ref().map(|(manifest, origin)| (manifest, *origin)),
             origin,
             replace,
-            deletes: None,
-            backup: None,
+            deletes,
+            backup: backup.as_ref(),
         };
         let done = unpacker.run(root, place.path(), local)?;
         end_writing(place, record)?;
@@ -81,7 +87,7 @@ impl Destination<'_> {
 /// that broke off. Each manifest takes at most `memory_max` bytes.
 ///
 /// Errors: the system's.
-pub fn begin_writing(
+fn begin_writing(
     place: &Place,
     record: Option<&Index>,
     manifest: &Manifest,
@@ -106,7 +112,7 @@ pub fn begin_writing(
 /// Removes the manifest of [`begin_writing`] once the directory is written.
 ///
 /// Errors: the system's.
-pub fn end_writing(place: &Place, record: Option<&Index>) -> io::Result<()> {
+fn end_writing(place: &Place, record: Option<&Index>) -> io::Result<()> {
     if let Some(record) = record {
         // A later manifest under this name may be of a transfer that cannot open the record.
         record.note_writing(Origin::default())?;
@@ -160,13 +166,13 @@ fn scanned(place: &Place, memory_max: u64) -> io::Result<Option<TreeStream>> {
     Ok(Some(found))
 }
 
-/// The contents whose ranges, joined where they touch, have at least [`LOCAL_BYTES_MIN`] bytes: the
-/// longest [`LOCAL_RANGES_MAX`] of them.
-fn longest(local: Vec<LocalContent>) -> Vec<LocalContent> {
+/// The contents whose ranges, joined where they touch, have at least `bytes_min` bytes: the longest
+/// `ranges_max` of them.
+pub fn longest(local: Vec<LocalContent>, ranges_max: usize, bytes_min: u64) -> Vec<LocalContent> {
     let mut ranges = RangeSet::from_ranges(local.iter().map(|content| content.range)).ranges().to_vec();
-    ranges.retain(|range| range.len() >= LOCAL_BYTES_MIN);
+    ranges.retain(|range| range.len() >= bytes_min);
     ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.len()));
-    ranges.truncate(LOCAL_RANGES_MAX);
+    ranges.truncate(ranges_max);
     // In order each range is added at the end.
     ranges.sort_unstable();
     let kept = RangeSet::from_ranges(ranges);
@@ -251,7 +257,9 @@ impl Arrival {
     /// Finds out what the directory has of the stream.
     fn accept(&mut self, manifest: Manifest) -> io::Result<()> {
         let before = self.before.as_ref();
-        self.local = before.map_or_else(Vec::new, |before| longest(before.contents_of(&manifest)));
+        self.local = before.map_or_else(Vec::new, |before| {
+            longest(before.contents_of(&manifest), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN)
+        });
         self.manifest = Some(manifest);
         let missing_bytes = self.missing().iter().map(|range| range.len()).sum();
         self.stream.resize_stream(self.snapshot.length_bytes, missing_bytes)
@@ -279,7 +287,8 @@ impl Arrival {
             return Err(FinishError::Io(io::Error::other("the list of entries has not arrived")));
         };
         let (before, memory_max) = (before.as_ref(), *memory_max);
-        let destination = Destination { place, before, local, replace, memory_max };
+        let (origin, deletes, backup) = (Origin::default(), None, None);
+        let destination = Destination { place, before, local, origin, replace, deletes, backup, memory_max };
         stream.finish_directory(snapshot.length_bytes, |stream| destination.write(stream, manifest))
     }
 
@@ -297,7 +306,7 @@ impl Arrival {
 /// The manifest at the beginning of a stream; `None` if it has not arrived, or is of no use.
 ///
 /// Errors: the system's.
-fn manifest_of(stream: &PartialFile, memory_max: u64) -> io::Result<Option<Manifest>> {
+pub fn manifest_of(stream: &PartialFile, memory_max: u64) -> io::Result<Option<Manifest>> {
     let is_whole = |bytes: u64| stream.have().contains(ByteRange { start: 0, end: bytes });
     if !head_bytes(stream.data())?.is_some_and(is_whole) {
         return Ok(None);

@@ -20,7 +20,9 @@ use crate::folder::secrets::STORE_MAGIC;
 use crate::folder::{reworded, shown};
 use anabranch_pieces::FileHash;
 use anabranch_sets::{Attributes, FileTime};
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _};
+use redb::{
+    Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _, WriteTransaction,
+};
 use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -288,39 +290,29 @@ impl Index {
     ///
     /// Errors: the index cannot be written.
     pub(super) fn note_sent(&self, batch: &[(Vec<u8>, Sent)]) -> io::Result<()> {
-        let write = || {
-            let begun = self.database.begin_write()?;
-            {
-                let mut table = begun.open_table(SENT)?;
-                for (path, sent) in batch {
-                    table.insert(key(path).as_slice(), sent.encode().as_slice())?;
-                }
-            }
-            begun.commit()?;
-            Ok::<_, redb::Error>(())
-        };
-        guarded(&self.path, write)?.map_err(|error| failed(&self.path, error))
+        self.update(|begun| {
+            let mut table = begun.open_table(SENT)?;
+            batch.iter().try_for_each(|(path, sent)| {
+                table.insert(key(path).as_slice(), sent.encode().as_slice())?;
+                Ok(())
+            })
+        })
     }
 
     /// Removes the records of entries that were deleted.
     ///
     /// Errors: the index cannot be written.
     pub(super) fn forget_sent(&self, paths: &[Vec<u8>]) -> io::Result<()> {
-        let write = || {
-            let begun = self.database.begin_write()?;
-            {
-                let mut table = begun.open_table(SENT)?;
-                for path in paths {
-                    table.remove(key(path).as_slice())?;
-                }
-            }
-            begun.commit()?;
-            Ok::<_, redb::Error>(())
-        };
-        guarded(&self.path, write)?.map_err(|error| failed(&self.path, error))
+        self.update(|begun| {
+            let mut table = begun.open_table(SENT)?;
+            paths.iter().try_for_each(|path| {
+                table.remove(key(path).as_slice())?;
+                Ok(())
+            })
+        })
     }
 
-    /// The source whose transfer wrote last, or broke off while it wrote.
+    /// The source whose transfer is writing, or broke off while it wrote.
     ///
     /// Errors: the index cannot be read.
     pub fn writing(&self) -> io::Result<Origin> {
@@ -337,9 +329,17 @@ impl Index {
     ///
     /// Errors: the index cannot be written.
     pub fn note_writing(&self, origin: Origin) -> io::Result<()> {
+        self.update(|begun| {
+            begun.open_table(META)?.insert(WRITING, origin.0.to_le_bytes().as_slice())?;
+            Ok(())
+        })
+    }
+
+    /// Makes changes in one transaction.
+    fn update(&self, change: impl Fn(&WriteTransaction) -> Result<(), redb::Error>) -> io::Result<()> {
         let write = || {
             let begun = self.database.begin_write()?;
-            begun.open_table(META)?.insert(WRITING, origin.0.to_le_bytes().as_slice())?;
+            change(&begun)?;
             begun.commit()?;
             Ok::<_, redb::Error>(())
         };

@@ -153,6 +153,8 @@ struct Writing<'a> {
     /// Files with several names whose time this transfer set, by device and inode.
     earlier_times: BTreeMap<(u64, u64), Retimed>,
     is_corrupt: bool,
+    /// Conflicts that are directories of earlier transfers: the entries in them go first.
+    to_empty: Vec<Vec<u8>>,
     buffer: Vec<u8>,
     done: Unpacked,
 }
@@ -179,6 +181,7 @@ impl Unpacker<'_> {
             passed_over: None,
             earlier_times: BTreeMap::new(),
             is_corrupt: false,
+            to_empty: Vec::new(),
             buffer: vec![0; BUFFER_BYTES],
             done: Unpacked::default(),
         };
@@ -319,8 +322,11 @@ impl Writing<'_> {
             }
             Kind::SymbolicLink { modified, target } => {
                 let is_link = matches!(existing, Existing::Is(_, FileType::Symlink));
+                let (hash, attributes) =
+                    (target_hash(target.as_bytes()), Attributes { mode: 0, modified: *modified });
                 if is_link && self.target(path, &directory)?.as_bytes() == target.as_bytes() {
-                    self.note_link(path, *modified, target.as_bytes())?;
+                    let recorded = self.recorded(path)?;
+                    self.note_kept(path, recorded, hash, attributes);
                     let times = timestamps(*modified);
                     let flags = AtFlags::SYMLINK_NOFOLLOW;
                     return self.at(path, rustix::fs::utimensat(&directory, name, &times, flags));
@@ -334,7 +340,7 @@ impl Writing<'_> {
                 self.at(path, rustix::fs::symlinkat(target, &*directory, &working))?;
                 let (times, flags) = (timestamps(*modified), AtFlags::SYMLINK_NOFOLLOW);
                 self.at(path, rustix::fs::utimensat(&directory, &working, &times, flags))?;
-                self.note_link(path, *modified, target.as_bytes())?;
+                self.note(path, hash, attributes)?;
                 let path = path.to_vec();
                 self.steps.push(Step::Rename { path, directory, working, existing });
                 Ok(())
@@ -344,13 +350,15 @@ impl Writing<'_> {
                 if self.from.manifest.find(target.as_bytes()).is_none() {
                     return self.at(path, Err(io::Error::other("a hard link to an entry that is no file")));
                 }
+                let is_named = self.is_named(&existing, target)?;
                 if self.is_unwritten(target.as_bytes()) {
                     self.conflict(path);
-                } else if self.is_named(&existing, target)? || self.may_write(path, &directory, &existing)? {
+                } else if is_named || self.may_write(path, &directory, &existing)? {
                     if let Some(file) = self.from.manifest.file(path) {
-                        let attributes = Attributes { mode: file.mode, modified: file.modified };
-                        let (origin, content) = (self.from.origin, file.content);
-                        self.note(path, Sent { origin, content, attributes })?;
+                        let (content, attributes) =
+                            (file.content, Attributes { mode: file.mode, modified: file.modified });
+                        let recorded = self.recorded(path)?.filter(|_| is_named);
+                        self.note_kept(path, recorded, content, attributes);
                     }
                     let (path, target) = (path.to_vec(), target.clone());
                     self.steps.push(Step::Link { path, directory, target, existing });
@@ -398,6 +406,9 @@ impl Writing<'_> {
         };
         if !may {
             self.conflict(path);
+            if is_directory && self.from.deletes.is_some_and(|surplus| surplus.is_replaced(path)) {
+                self.to_empty.push(path.to_vec());
+            }
             return Ok(false);
         }
         let below = Path::new(OsStr::from_bytes(path));
@@ -462,23 +473,32 @@ impl Writing<'_> {
             || self.recorded(path)?.is_some_and(|sent| sent.content == target_hash(found.as_bytes())))
     }
 
-    /// Notes for the record what this transfer gives to an entry.
-    fn note(&mut self, path: &[u8], sent: Sent) -> io::Result<()> {
-        if self.from.record.is_some() && self.recorded(path)? != Some(sent) {
-            self.sent.push((path.to_vec(), sent));
-        }
+    /// Notes for the record what this transfer writes to an entry.
+    fn note(&mut self, path: &[u8], content: FileHash, attributes: Attributes) -> io::Result<()> {
+        let sent = Sent { origin: self.from.origin, content, attributes };
+        let recorded = self.recorded(path)?;
+        self.note_change(path, recorded, sent);
         Ok(())
     }
 
-    fn note_link(&mut self, path: &[u8], modified: FileTime, target: &[u8]) -> io::Result<()> {
-        let attributes = Attributes { mode: 0, modified };
-        self.note(path, Sent { origin: self.from.origin, content: target_hash(target), attributes })
+    /// Notes for the record an entry that has its content already. The source that wrote this
+    /// content keeps it.
+    fn note_kept(&mut self, path: &[u8], recorded: Option<Sent>, content: FileHash, attributes: Attributes) {
+        let writer = recorded.filter(|sent| sent.content == content);
+        let origin = writer.map_or(self.from.origin, |sent| sent.origin);
+        self.note_change(path, recorded, Sent { origin, content, attributes });
+    }
+
+    fn note_change(&mut self, path: &[u8], recorded: Option<Sent>, sent: Sent) {
+        if self.from.record.is_some() && recorded != Some(sent) {
+            self.sent.push((path.to_vec(), sent));
+        }
     }
 
     fn make_directory(&mut self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
         let name = OsStr::from_bytes(name_of(path));
         self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
-        self.note(path, Sent { origin: self.from.origin, content: DIRECTORY, attributes })
+        self.note(path, DIRECTORY, attributes)
     }
 
     fn enter(
@@ -535,11 +555,10 @@ impl Writing<'_> {
             && is_own
             && self.content_before(path, stat) == Some(content)
         {
-            self.set_attributes(path, directory, stat, attributes)?;
-            // Another source that wrote this content keeps the entry.
-            let writer = self.recorded(path)?.filter(|sent| sent.content == content);
-            let origin = writer.map_or(self.from.origin, |sent| sent.origin);
-            return self.note(path, Sent { origin, content, attributes });
+            let recorded = self.recorded(path)?;
+            self.set_attributes(path, directory, (stat, recorded), attributes)?;
+            self.note_kept(path, recorded, content, attributes);
+            return Ok(());
         }
         if !self.may_write(path, directory, &existing)? {
             return Ok(());
@@ -564,7 +583,7 @@ impl Writing<'_> {
         self.done.files += 1;
         self.done.bytes += range.len();
         self.batch_bytes += range.len();
-        self.note(path, Sent { origin: self.from.origin, content, attributes })?;
+        self.note(path, content, attributes)?;
         let (path, directory) = (path.to_vec(), Rc::clone(directory));
         self.steps.push(Step::Rename { path, directory, working, existing });
         Ok(())
@@ -597,10 +616,10 @@ impl Writing<'_> {
         &mut self,
         path: &[u8],
         directory: &OwnedFd,
-        stat: &Stat,
+        (stat, recorded): (&Stat, Option<Sent>),
         attributes: Attributes,
     ) -> io::Result<()> {
-        let mode = match self.recorded(path)? {
+        let mode = match recorded {
             Some(sent) if sent.attributes == attributes => return Ok(()),
             Some(_) => attributes.mode,
             None => pieces::Attributes::narrowed(stat.mode, attributes.mode),
@@ -748,8 +767,9 @@ impl Writing<'_> {
         if self.is_corrupt {
             return Err(UnpackError::Corrupt);
         }
-        // An entry that was left may stand where a surplus entry was renamed to.
-        if let Some(surplus) = self.from.deletes.filter(|_| self.done.conflicts == 0) {
+        // A surplus entry may have been renamed to an entry that was left.
+        let only_to_empty = self.done.conflicts == self.to_empty.len() as u64;
+        if let Some(surplus) = self.from.deletes.filter(|_| only_to_empty) {
             self.delete(surplus)?;
         }
         Ok(self.done)

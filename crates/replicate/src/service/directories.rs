@@ -11,12 +11,12 @@ use super::{Service, SharedFile, lock};
 use anabranch_disk::folder::{Folder, Name, Place};
 use anabranch_disk::partial::{FinishError, PartialFile};
 use anabranch_disk::tree::Tree;
-use anabranch_disk::tree::arrival::{begin_writing, end_writing};
+use anabranch_disk::tree::arrival::{Destination, longest, manifest_of};
 use anabranch_disk::tree::index::{Index, Origin};
 use anabranch_disk::tree::manifest::Counts;
-use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream, head_bytes};
-use anabranch_disk::tree::unpack::{Backup, UnpackError, Unpacked, Unpacker};
-use anabranch_pieces::{ByteRange, FileHash, RangeSet};
+use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
+use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
+use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
     DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter, TransferId,
 };
@@ -153,20 +153,6 @@ fn with_local(arrived: &RangeSet, local: &[LocalContent]) -> RangeSet {
     RangeSet::from_ranges(arrived.ranges().iter().copied().chain(local))
 }
 
-/// The contents of the longest [`LOCAL_RANGES_MAX`] ranges.
-fn longest(local: Vec<LocalContent>) -> Vec<LocalContent> {
-    let mut ranges = RangeSet::from_ranges(local.iter().map(|content| content.range)).ranges().to_vec();
-    if ranges.len() <= LOCAL_RANGES_MAX {
-        return local;
-    }
-    ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.len()));
-    ranges.truncate(LOCAL_RANGES_MAX);
-    // In order each range is added at the end.
-    ranges.sort_unstable();
-    let kept = RangeSet::from_ranges(ranges);
-    local.into_iter().filter(|content| kept.contains(content.range)).collect()
-}
-
 /// A source's answer about a directory.
 pub(super) fn source_inventory(run: Run, manifest: &Manifest) -> Report {
     Report::Inventory {
@@ -199,12 +185,8 @@ impl Directories {
 
     /// The filter of a transfer. It is made once: without `rules`, an earlier inquiry made it.
     fn filter(&self, run: Run, end: End, rules: Option<&DirectoryRules>) -> io::Result<Arc<Filter>> {
-        let known = lock(&self.facts).get(&run.transfer).cloned();
-        match known {
-            // Another controller gave the number to another transfer.
-            Some(known) if rules.is_some_and(|rules| *rules != known.rules) => self.forget(run.transfer),
-            Some(known) => return Ok(known.filter),
-            None => {}
+        if let Some(known) = lock(&self.facts).get(&run.transfer) {
+            return Ok(Arc::clone(&known.filter));
         }
         let Some(rules) = rules else { return Ok(Arc::default()) };
         let made = match end {
@@ -264,6 +246,15 @@ impl Directories {
         }
     }
 
+    /// Drops what belongs to another transfer of this number, which another controller gave. Only
+    /// other rules tell them apart.
+    pub(super) fn forget_other(&self, transfer: TransferId, rules: &DirectoryRules) {
+        let known = lock(&self.facts).get(&transfer).is_some_and(|known| known.rules != *rules);
+        if known {
+            self.forget(transfer);
+        }
+    }
+
     /// Drops what belongs to an ended transfer.
     pub(super) fn forget(&self, transfer: TransferId) {
         lock(&self.sources).retain(|(of, _), _| *of != transfer);
@@ -299,22 +290,6 @@ impl Service {
         Ok(Some(backup))
     }
 
-    /// The manifest at the beginning of a stream that arrives; `None` if it is not there yet, or of
-    /// no use.
-    fn arriving_manifest(&self, name: &Name, file: &PartialFile) -> io::Result<Option<Manifest>> {
-        let is_whole = |bytes: u64| file.have().contains(ByteRange { start: 0, end: bytes });
-        if !head_bytes(file.data())?.is_some_and(is_whole) {
-            return Ok(None);
-        }
-        match Manifest::read_from(file.data(), self.config.memory_max / 2) {
-            Ok(manifest) => Ok(Some(manifest)),
-            Err(error) => {
-                tracing::warn!("{name}: {error}");
-                Ok(None)
-            }
-        }
-    }
-
     /// A destination's answer about a directory.
     pub(super) fn inquire_directory(
         &self,
@@ -338,7 +313,7 @@ impl Service {
         let (mut have, mut arriving, mut local) = (RangeSet::default(), None, Vec::new());
         if let Some(file) = self.existing_stream(name)? {
             let file = lock(&file);
-            if let Some(manifest) = self.arriving_manifest(name, &file)? {
+            if let Some(manifest) = manifest_of(&file, self.config.memory_max / 2)? {
                 let id = FileHash(manifest.id().0);
                 let facts = lock(&self.directories.facts).get(&run.transfer).cloned();
                 // Another snapshot's head is of an earlier transfer.
@@ -347,8 +322,9 @@ impl Service {
                 }
                 have = file.have().clone();
                 arriving = Some(id);
-                local =
-                    before.as_ref().map_or_else(Vec::new, |before| longest(before.contents_of(&manifest)));
+                local = before.as_ref().map_or_else(Vec::new, |before| {
+                    longest(before.contents_of(&manifest), LOCAL_RANGES_MAX, 0)
+                });
             }
         }
         let found = before.as_ref().map(|before| before.manifest());
@@ -399,7 +375,7 @@ impl Service {
         };
         let shared = self.arriving(name, open)?.expect("opened if it was not");
         let mut file = lock(&shared);
-        let is_same = match self.arriving_manifest(name, &file)? {
+        let is_same = match manifest_of(&file, self.config.memory_max / 2)? {
             Some(manifest) => program.snapshot.is_some_and(|snapshot| snapshot.0 == manifest.id().0),
             None => file.have().is_empty(),
         };
@@ -459,7 +435,8 @@ impl Service {
                 let transfer = run.transfer.0;
                 tracing::info!(transfer, files, bytes, deleted, conflicts, "{name}/ is here, verified");
                 let entries = EntryCounts { surplus, deleted, conflicts };
-                let conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths));
+                let spared = file.rules.delete.is_some() && deleted == 0;
+                let conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths, spared));
                 Ok(Report::Written { run, entries, conflicts })
             }
             Err(FinishError::Mismatch { have }) => {
@@ -480,32 +457,20 @@ impl Service {
         (stream, manifest): (&File, &Manifest),
         (sink, filter): (&Sink, &Filter),
     ) -> Result<(Unpacked, Option<u64>), UnpackError> {
-        let (folder, rules) = (&self.config.folder, &file.rules);
+        let rules = &file.rules;
         let surplus = surplus(name, sink.before.as_deref(), manifest, filter, rules)?;
-        let root = folder.make_folder(name)?;
-        let tree = Tree::below(folder, Path::new(name.as_str()))?.root()?.expect("a directory has a root");
-        let record = folder.beside(name, "sent").and_then(|path| Index::open(&path, &tree));
-        let record =
-            record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
-        let backup = match self.backup_of(name, rules)? {
-            Some(backup) => Some(Backup::open(folder, &backup, &root)?),
-            None => None,
-        };
-        let (origin, record) = (Origin(file.origin), record.as_ref());
-        let broken_off = begin_writing(place, record, manifest, origin, self.config.memory_max / 2)?;
-        let unpacker = Unpacker {
-            stream,
-            manifest,
+        let backup = self.backup_of(name, rules)?;
+        let destination = Destination {
+            place,
             before: sink.before.as_deref(),
-            record,
-            broken_off: broken_off.as_ref().map(|(manifest, origin)| (manifest, *origin)),
-            origin,
+            local: &sink.local,
+            origin: Origin(file.origin),
             replace: file.replace,
             deletes: surplus.as_ref().filter(|_| rules.delete.is_some()),
-            backup: backup.as_ref(),
+            backup: backup.as_ref().map(|backup| (&*self.config.folder, backup)),
+            memory_max: self.config.memory_max / 2,
         };
-        let done = unpacker.run(root, place.path(), &sink.local)?;
-        end_writing(place, record)?;
+        let done = destination.write(stream, manifest)?;
         let left = surplus.map(|surplus| surplus.entries().len() as u64 - done.deleted);
         Ok((done, left))
     }
@@ -534,13 +499,15 @@ fn surplus(
     }
 }
 
-/// Line about the entries that were left.
-fn conflict_line(conflicts: u64, paths: &[String]) -> String {
+/// Line about the entries that were left. `spared` is true if none was deleted although the transfer
+/// deletes.
+fn conflict_line(conflicts: u64, paths: &[String], spared: bool) -> String {
     let named = paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
     let more = conflicts.saturating_sub(CONFLICTS_NAMED as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let rest = if spared { "no entry was deleted" } else { "the rest is done" };
     format!(
-        "{named}{more}: changed here by another program or source, and left; the rest is done: --replace replaces \
-         or deletes files and links"
+        "{named}{more}: changed here by another program or source, and left; {rest}: --replace replaces or deletes \
+         files and links"
     )
 }

@@ -157,11 +157,11 @@ fn short_and_surplus_local_ranges_arrive_again() {
     };
     let long = LOCAL_BYTES_MIN;
     let short = vec![content(0, long - 1, 0), content(2 * long, long, 1)];
-    assert_eq!(longest(short.clone()), short[1..]);
+    assert_eq!(longest(short.clone(), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN), short[1..]);
     // Two short contents that touch are one range.
     let joined = vec![content(0, long / 2, 0), content(long / 2, long / 2, 1)];
-    assert_eq!(longest(joined.clone()), joined);
+    assert_eq!(longest(joined.clone(), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN), joined);
     let many = (0..LOCAL_RANGES_MAX as u64 + 5).map(|at| content(at * 3 * long, long + at, at as usize));
-    let kept = longest(many.collect());
+    let kept = longest(many.collect(), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN);
     assert_eq!((kept.len(), kept[0].source), (LOCAL_RANGES_MAX, 5));
 }

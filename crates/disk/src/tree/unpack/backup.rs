@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Maximum number of entries with one path.
 const NUMBERS_MAX: u32 = 1_000;
@@ -69,14 +69,7 @@ impl Backup {
             Err(Errno::NOENT) => {}
             other => return other,
         }
-        let mut made = PathBuf::new();
-        for component in parent.components() {
-            let above = self.folder.open_folder(&made)?;
-            match rustix::fs::mkdirat(&above, component.as_os_str(), Mode::from_raw_mode(MODE)) {
-                Ok(()) | Err(Errno::EXIST) => made.push(component),
-                Err(errno) => return Err(errno),
-            }
-        }
+        self.folder.make_folders(parent, Mode::from_raw_mode(MODE))?;
         self.folder.open_folder(parent)
     }
 

@@ -1,7 +1,8 @@
 //! Deletes entries that the source lacks, after all contents are in place.
 //!
-//! The list comes from two manifests ([`Surplus`]). An entry goes only if it is as the scan found
-//! it, and if a transfer from the same source wrote it; any other entry is a conflict, and stays.
+//! The list comes from two manifests ([`Surplus`]). A file or a link goes only if it is as the scan
+//! found it, and if a transfer from the same source wrote it or `replace` is set. A directory goes
+//! only if a transfer from the same source made it, or if entries in it went. Any other entry is a conflict.
 //! Each step starts from a directory's descriptor, follows no link, and enters no other file
 //! system.
 //!
@@ -43,7 +44,9 @@ struct Deleting {
 enum Deleted {
     /// It is gone.
     Yes,
-    /// It was gone before, or it is a directory that is not empty.
+    /// It was gone before.
+    Before,
+    /// It is a directory that is not empty.
     No,
     /// Another program changed it.
     Conflict,
@@ -96,12 +99,18 @@ impl Writing<'_> {
     }
 
     /// Deletes the entries of `surplus`, or moves them to the backup. Directories that are not
-    /// empty stay.
+    /// empty stay. If `to_empty` has directories, only the entries in them are deleted.
     ///
     /// Errors: the system's. Entries after the error stay.
     pub(super) fn delete(&mut self, surplus: &Surplus) -> io::Result<()> {
         let mut deleting = Deleting::default();
-        let deleted = surplus.entries().iter().try_for_each(|entry| {
+        let to_empty = std::mem::take(&mut self.to_empty);
+        let is_in =
+            |path: &[u8], above: &[u8]| path.strip_prefix(above).is_some_and(|rest| rest.starts_with(b"/"));
+        let now = |entry: &&SurplusEntry| {
+            to_empty.is_empty() || to_empty.iter().any(|above| is_in(&entry.path, above))
+        };
+        let deleted = surplus.entries().iter().filter(now).try_for_each(|entry| {
             let deleted = self.delete_entry(entry, &mut deleting)?;
             match deleted {
                 Deleted::Yes => {
@@ -109,6 +118,7 @@ impl Writing<'_> {
                     deleting.gone.push(entry.path.clone());
                     deleting.thinned.insert(parent_of(&entry.path).to_vec());
                 }
+                Deleted::Before => {}
                 Deleted::No => drop(deleting.kept.insert(parent_of(&entry.path).to_vec())),
                 Deleted::Conflict => {
                     deleting.kept.insert(parent_of(&entry.path).to_vec());
@@ -177,14 +187,14 @@ impl Writing<'_> {
         let (is_thinned, is_kept) = (deleting.thinned.contains(path), deleting.kept.contains(path));
         let directory = match self.open_parent(path, deleting) {
             Ok(directory) => directory,
-            Err(Errno::NOENT) => return Ok(Deleted::No),
+            Err(Errno::NOENT) => return Ok(Deleted::Before),
             // A link, another file system, or another kind of entry is in its way now.
             Err(Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => return Ok(Deleted::Conflict),
             Err(errno) => return self.at(path, Err(errno)),
         };
         let (stat, kind) = match self.at(path, look(directory, name))? {
             Existing::Is(stat, kind) => (stat, kind),
-            Existing::Nothing => return Ok(Deleted::No),
+            Existing::Nothing => return Ok(Deleted::Before),
         };
         if self.at(path, ignores_case(directory, name, &stat))? {
             return Ok(Deleted::Conflict);
@@ -199,7 +209,8 @@ impl Writing<'_> {
             }
             return match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
                 Ok(()) => Ok(Deleted::Yes),
-                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY | Errno::NOENT) => Ok(Deleted::No),
+                Err(Errno::NOENT) => Ok(Deleted::Before),
+                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => Ok(Deleted::No),
                 Err(Errno::NOTDIR) => Ok(Deleted::Conflict),
                 Err(errno) => self.at(path, Err(errno)),
             };
@@ -233,8 +244,11 @@ impl Writing<'_> {
         let is_own = match (&entry.kind, kind) {
             (Kind::File { .. } | Kind::HardLink { .. }, FileType::RegularFile) => {
                 let Some(content) = self.content_before(path, stat) else { return Ok(false) };
-                let writes = |manifest: &Manifest| manifest.file(path).is_some_and(|f| f.content == content);
                 let modified = [stat.modified, self.earlier_time(stat)];
+                let writes = |manifest: &Manifest| {
+                    let file = manifest.file(path);
+                    file.is_some_and(|file| file.content == content && modified.contains(&file.modified))
+                };
                 let is_as_noted =
                     |sent: &Sent| sent.content == content && modified.contains(&sent.attributes.modified);
                 self.is_from_this_source(path, is_as_noted, writes)?
@@ -263,8 +277,11 @@ impl Writing<'_> {
         writes: impl Fn(&Manifest) -> bool,
     ) -> io::Result<bool> {
         let origin = self.from.origin;
-        if self.recorded(path)?.is_some_and(|sent| sent.origin.is(origin) && is_as_noted(&sent)) {
-            return Ok(true);
+        match self.recorded(path)? {
+            // Another source wrote the entry.
+            Some(sent) if !sent.origin.is(origin) => return Ok(false),
+            Some(sent) if is_as_noted(&sent) => return Ok(true),
+            _ => {}
         }
         Ok(self.from.broken_off.is_some_and(|(manifest, of)| of.is(origin) && writes(manifest)))
     }

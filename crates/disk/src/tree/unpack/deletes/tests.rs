@@ -99,6 +99,12 @@ impl World {
     }
 }
 
+fn copy_with_time(from: &Path, to: &Path) {
+    std::fs::copy(from, to).expect("ours");
+    let modified = std::fs::metadata(from).and_then(|found| found.modified()).expect("it is there");
+    std::fs::File::options().write(true).open(to).and_then(|to| to.set_modified(modified)).expect("ours");
+}
+
 fn stream_of(source: &TreeStream, before: &TreeStream) -> (std::fs::File, Vec<LocalContent>) {
     let all = ByteRange { start: 0, end: source.manifest().length_bytes() };
     let stream = tempfile::tempfile().expect("a temporary file");
@@ -164,6 +170,35 @@ fn nothing_is_deleted_beside_a_conflict() {
 }
 
 #[test]
+fn directory_that_becomes_a_file_takes_two_mirrors() {
+    let world = World::new(&["d/a", "d/e/b", "c"]);
+    world.mirror(MIRROR);
+    world.remove("d");
+    std::fs::rename(world.from().join("c"), world.from().join("d")).expect("ours");
+    let done = world.mirror(MIRROR);
+    assert_eq!((done.deleted, done.conflicts), (3, 1), "{done:?}");
+    assert!(world.has("c"), "its new name is not there yet");
+    let done = world.mirror(MIRROR);
+    assert_eq!((done.deleted, done.conflicts), (1, 0), "{done:?}");
+    assert!(world.is_equal());
+}
+
+#[test]
+fn links_of_another_source_are_not_deleted() {
+    let world = World::new(&["a"]);
+    symlink("a", world.from().join("link")).expect("ours");
+    std::fs::hard_link(world.from().join("a"), world.from().join("b")).expect("ours");
+    world.mirror(MIRROR);
+    let other = Mirror { origin: Origin(55), ..MIRROR };
+    world.mirror(other);
+    world.remove("link");
+    world.remove("b");
+    let done = world.mirror(other);
+    assert_eq!((done.deleted, done.conflicts), (0, 2), "{done:?}");
+    assert_eq!(world.mirror(MIRROR).deleted, 2);
+}
+
+#[test]
 fn directories_that_no_transfer_made_are_not_deleted() {
     let world = World::new(&["a", "sent/b"]);
     std::fs::create_dir(world.from().join("empty")).expect("ours");
@@ -205,8 +240,9 @@ fn entries_of_another_source_are_not_deleted() {
     assert_eq!(world.mirror(other).deleted, 0);
     assert!(world.has("ours") && world.has("both"));
     let unknown = Mirror { origin: Origin::default(), ..MIRROR };
+    write(&world.from(), "newer", "newer");
     world.mirror(unknown);
-    world.remove("new");
+    world.remove("newer");
     assert_eq!(world.mirror(unknown).deleted, 0, "no entry is of an unknown source");
 }
 
@@ -280,7 +316,7 @@ fn entries_of_a_broken_off_transfer_are_deleted() {
     for (origin, deleted) in [(ORIGIN, 1), (Origin(55), 0)] {
         let world = World::new(&["a", "b"]);
         let killed = scanned(&world.from());
-        std::fs::copy(world.from().join("b"), world.to().join("b")).expect("ours");
+        copy_with_time(&world.from().join("b"), &world.to().join("b"));
         world.remove("b");
         let broken_off = Some((killed.manifest(), origin));
         let done = world.mirror(Mirror { broken_off, ..MIRROR });
@@ -303,9 +339,11 @@ fn deletes_go_on_after_an_interruption() {
 fn deleted_entry_is_no_longer_in_the_record() {
     let world = World::new(&["a", "b"]);
     world.mirror(MIRROR);
+    let kept = world.root.path().join("kept");
+    copy_with_time(&world.to().join("b"), &kept);
     world.remove("b");
     world.mirror(MIRROR);
-    write(&world.to(), "b", "b");
+    copy_with_time(&kept, &world.to().join("b"));
     assert_eq!((world.mirror(MIRROR).deleted, world.has("b")), (0, true));
 }
 
