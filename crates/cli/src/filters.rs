@@ -101,13 +101,18 @@ impl FilterArgs {
     ///
     /// Errors: a one-line message for the user.
     pub fn filter(&self) -> anyhow::Result<Filter> {
+        self.filter_of(&self.options()?)
+    }
+
+    /// The filter of these options, whose files were read.
+    fn filter_of(&self, options: &Options) -> anyhow::Result<Filter> {
         let now = SystemTime::now();
         let time =
             |age: &Option<String>, option| age.as_deref().map(|age| before(now, age, option)).transpose();
         let options = Options {
             modified_min: time(&self.max_age, "--max-age")?,
             modified_max: time(&self.min_age, "--min-age")?,
-            ..self.options()?
+            ..options.clone()
         };
         Filter::new(&options).or_usage()
     }
@@ -120,9 +125,11 @@ impl FilterArgs {
             let nanos = age.as_deref().map(age_ns).transpose();
             nanos.with_context(|| option.to_owned()).or_usage()
         };
+        // Each file is read once: a pipe has its text once.
+        let options = self.options()?;
         // Wrong patterns are named with their places.
-        self.filter()?;
-        let rules = Rules::of(&self.options()?).or_usage()?;
+        self.filter_of(&options)?;
+        let rules = Rules::of(&options).or_usage()?;
         let (age_ns_min, age_ns_max) = (age(&self.min_age, "--min-age")?, age(&self.max_age, "--max-age")?);
         Ok(Rules { age_ns_min, age_ns_max, ..rules })
     }

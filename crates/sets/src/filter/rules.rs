@@ -1,7 +1,7 @@
 //! A filter that travels to the sites of a transfer.
 //!
-//! The rules of all options stand in one list, in their order. Ages are durations: each site
-//! compares them with its own clock. Read [`Rules`] first.
+//! The rules of all options stand in one list, in their order. Ages are durations, which the source
+//! compares with its clock. Read [`Rules`] first.
 
 use super::{Filter, FilterError, Listed, Options, lines};
 use crate::entry::FileTime;
@@ -71,7 +71,7 @@ impl Rules {
         })
     }
 
-    /// The filter at a site whose clock shows `now`.
+    /// The filter at a source whose clock shows `now`; at a destination see [`Rules::of_paths`].
     ///
     /// Errors: [`FilterError`].
     pub fn filter(&self, now: FileTime) -> Result<Filter, FilterError> {

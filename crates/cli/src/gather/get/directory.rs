@@ -124,7 +124,9 @@ fn say_to_people(report: &DirectoryReport, took_s: f64, quiet: bool) {
         return;
     }
     for path in &written.conflict_paths {
-        errln!("anabranch: {path}: changed here by another program, and left: --replace replaces it");
+        errln!(
+            "anabranch: {path}: changed here by another program, and left: --replace replaces files and links"
+        );
     }
     let unlisted = written.conflicts - written.conflict_paths.len() as u64;
     if unlisted > 0 {
