@@ -339,7 +339,7 @@ fn run_all<F>(
     play: impl Fn(&mut F, u64) -> u64 + Sync,
 ) {
     if let Some(one) = std::env::var("ANABRANCH_SCHEDULE").ok().and_then(|text| text.parse().ok()) {
-        println!("schedule {one}: {} files brought", play(&mut fleet(0), one));
+        println!("schedule {one}: {} files brought, or commands ended", play(&mut fleet(0), one));
         return;
     }
     let (begun, brought) = (Instant::now(), AtomicU64::new(0));
@@ -355,6 +355,7 @@ fn run_all<F>(
         }
     });
     let brought = brought.into_inner();
-    println!("{count} schedules in {:.0} s, {brought} files brought", begun.elapsed().as_secs_f64());
-    assert!(brought > 0, "no file was brought: nothing was looked for");
+    let took_s = begun.elapsed().as_secs_f64();
+    println!("{count} schedules in {took_s:.0} s, {brought} files brought, or commands ended");
+    assert!(brought > 0, "no file was brought, or no command ended: nothing was looked for");
 }

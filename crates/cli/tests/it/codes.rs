@@ -368,8 +368,6 @@ fn interrupted(mut command: Command, is_daemon: bool) -> (i32, String) {
     let mut said = BufReader::new(child.stderr.take().expect("it is piped"));
     if is_daemon {
         said.read_line(&mut String::new()).expect("text");
-    }
-    if is_daemon {
         // The program handles signals shortly after it prints the line.
         catches_interrupts(&child);
     } else {

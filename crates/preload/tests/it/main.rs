@@ -139,6 +139,7 @@ impl World {
             if sizes == wanted {
                 return Some((world, output));
             }
+            assert!(sizes.iter().all(|size| wanted.contains(size)), "{sizes:?}, and only {wanted:?} is sent");
             said.push(sizes);
         }
         panic!("never {wanted:?}: {said:?}");

@@ -50,15 +50,12 @@ impl World {
     }
 }
 
-/// The link's rate at which a test has time to disturb a pull.
-const SLOW: [&str; 2] = ["--link", "80 Mbit/s"];
-
 #[test]
 fn directory_survives_the_death_of_one_of_two_servers() {
     let mut world = World::new(2);
     world.fill("data", 16 * MIB);
     let object = world.object(0..2, "data/");
-    let getting = world.get(&[&object, SLOW[0], SLOW[1]]);
+    let getting = world.get(&[&object, SLOW_LINK[0], SLOW_LINK[1]]);
     world.wait_for(4 * MIB);
     world.kill(0);
     let got = getting.end();
@@ -122,7 +119,7 @@ fn killed_get_of_a_directory_resumes() {
     let world = World::new(2);
     world.fill("data", 16 * MIB);
     let object = world.object(0..2, "data/");
-    let getting = world.get(&[&object, SLOW[0], SLOW[1]]);
+    let getting = world.get(&[&object, SLOW_LINK[0], SLOW_LINK[1]]);
     world.wait_for(4 * MIB);
     let second = world.tell(&[&object]);
     assert_eq!(second.0, Some(1), "{}", second.1);
