@@ -96,10 +96,15 @@ peers: build ## Ours beside BitTorrent, rsync and curl on emulated networks (hou
 	.venv/bin/pip install --quiet libtorrent
 	.venv/bin/python experiments/replicate-peers/run.py all
 
-claims: build ## The long claims: every instance that the planner's claims speak of, schedules of kills, silent connections
+claims: export ANABRANCH_SKIPPED := $(CURDIR)/target/skipped-claims
+claims: build ## The long claims: every instance of the planner's claims, schedules of kills, silent connections, measured times and rates
+	@: >"$$ANABRANCH_SKIPPED"
 	cargo test --release --package anabranch-replicate-proto -- --ignored --nocapture
 	cargo test --release --package anabranch-cli --test it -- --ignored --nocapture --test-threads 1
 	for room in emu linux live; do \
 	  cargo test --release --package anabranch-$$room --test it -- --ignored --nocapture --test-threads 1; done
-	python3 experiments/codedbulk-throughput/run.py claim --binary $(ANABRANCH)
+	ANABRANCH_LONG=1 cargo test --release --package anabranch-preload-dilate --test it -- --nocapture ping
+	$(call smoke,codedbulk-throughput,claim --binary $(ANABRANCH))
 	ANABRANCH_LONG=1 ANABRANCH_BIN=$(CURDIR)/$(ANABRANCH) python/test.sh
+	@sort -u "$$ANABRANCH_SKIPPED" | cut -f 3 | sort | uniq -c | sort -rn
+	@echo "$$(cut -f 1,2 "$$ANABRANCH_SKIPPED" | sort -u | wc -l) claims were skipped, for the reasons above"

@@ -520,7 +520,7 @@ def measure_cell(args, is_claim: bool) -> int:
         rates.append(row["aggregate_mbps"])
         share = row["aggregate_mbps"] / row["planned_flows_mbps"]
         least = check["of_predicted_min"] if is_claim else 0
-        fine = least <= share <= check["of_predicted_max"]
+        fine = 0 < share and least <= share <= check["of_predicted_max"]
         broken += not fine
         bounds = f"({least} to {check['of_predicted_max']}): {'ok' if fine else 'BROKEN'}"
         print(f"{LAB.name}: {scheme} {row['aggregate_mbps']:.2f} Mbit/s, {share:.2f} of what is planned {bounds}")

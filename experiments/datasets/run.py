@@ -32,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 from anabranch_lab.cells import BINARY, Experiment, Option, Row, Rows, commit, filled, grouped, measure, numbers, product, read_csv, repeatable, table
-from anabranch_lab.programs import Failed, Skipped, await_port, children_cpu_s, free_ports, topology
+from anabranch_lab.programs import Failed, Skipped, await_port, children_cpu_s, free_ports, processor_s, topology
 
 LAB = Experiment(__file__, __doc__)
 README = LAB.folder / "README.md"
@@ -99,13 +99,11 @@ class Programs:
 
     def cpu_s(self) -> float:
         """Return the processor seconds of all programs so far, also of those that have ended and were waited for."""
-        ticks = 0
+        spent = 0.0
         for _, pid in self.trees():
             with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-                # User and system time, also of children that have ended.
-                ticks += sum(map(int, fields[11:15]))
-        return ticks / os.sysconf("SC_CLK_TCK") + children_cpu_s()
+                spent += processor_s(pid, with_ended=True)
+        return spent + children_cpu_s()
 
     def forget_peaks(self) -> None:
         """Set the peaks of all programs back to what they have now."""
@@ -744,14 +742,14 @@ check_tables = LAB.tables_of(README, lambda: filled(README.read_text(), "experim
 
 @LAB.verb(binary=BINARY)
 def smoke(args) -> None:
-    """Copies a small directory by every method, in each scenario once; skipped where a program is missing."""
+    """Copies a small directory by ours, tar, rsync and rclone, and runs ours in all scenarios but `edited`; skipped where a program is missing."""
     check_tables()
     require_namespace()
     settings = {"binary": args.binary, "seconds_max": 60.0, "settle_s": 0.0, "memory": "256 MiB", "torrent_python": None}
     here = {"files": 60, "directories": 6, "file_bytes": 16 << 10, "large_mib": 1, "sites": 2, "turn": 1}
     absent = [why for method in ("tar", "rsync", "rclone", "find") if (why := missing(method, None))]
     cells = [("first", method) for method in ("ours", "tar", "rsync", "rclone") if not missing(method, None)]
-    cells += [("changed", "ours"), ("again", "find")]
+    cells += [("changed", "ours"), ("again", "ours"), ("renamed", "ours"), ("again", "find")]
     found = {}
     with tempfile.TemporaryDirectory(prefix="datasets-smoke-") as scratch:
         for scenario, method in cells:

@@ -1,7 +1,7 @@
 """One end of a pipe of TLS: ``send PORT CHAIN`` sends standard input, ``receive PORT CHAIN KEY``
 writes what arrives to standard output.
 
-Alone in a file, so that it starts in a twentieth of a second.
+Alone in a file, so that it starts without the lab's modules.
 """
 
 import contextlib

@@ -125,17 +125,14 @@ def uplinks(hosts: int, mbps: float) -> str:
     return "".join(leaves + below)
 
 
+class Unheard(Failed):
+    """The coordinator did not hear of all coflows."""
+
+
 def until_heard(args, folder: Path, arm: str) -> tuple[Row, list[Row], list[Row]]:
     """Repeat the sample's sort, at most three times: a program does not wait long for an agent that a
     busy machine delays, and does not announce its flows then."""
-    for left in (2, 1, 0):
-        try:
-            return emulate(args, folder, "wide", arm, tries=0)
-        except Failed as error:
-            if not left:
-                raise
-            print(f"{LAB.name}: {arm}: {error}: again", file=sys.stderr)
-    raise AssertionError("the last try returns or raises")
+    return until_trusted(lambda: emulate(args, folder, "wide", arm, tries=0), 3, Unheard)
 
 
 def emulate(args, folder: Path, fabric: str, arm: str, tries: int = TRIES) -> tuple[Row, list[Row], list[Row]]:
@@ -175,7 +172,7 @@ def emulate(args, folder: Path, fabric: str, arm: str, tries: int = TRIES) -> tu
     row, coflows = figures(emulated.result)
     heard = sum(s["coflows"] for s in emulated.result if s["kind"] == "history")
     if agents and heard != len(coflows):
-        raise Failed(f"the coordinator heard of {heard} coflows of {len(coflows)}")
+        raise Unheard(f"the coordinator heard of {heard} coflows of {len(coflows)}")
     row |= {
         "dropped_packets": emulated.report["drops"]["queue_full"],
         "lateness_us_p99": emulated.report["lateness_us_p99"],

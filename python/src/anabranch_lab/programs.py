@@ -200,10 +200,10 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def processor_s(process: int, with_children: bool = False) -> float:
-    """Return the processor seconds of a running process so far."""
+def processor_s(process: int, with_children: bool = False, with_ended: bool = False) -> float:
+    """Return the processor seconds of a running process so far, with those of its running children or of its ended ones."""
     fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    own = sum(map(int, fields[11 : 15 if with_ended else 13])) / os.sysconf("SC_CLK_TCK")
     if not with_children:
         return own
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
