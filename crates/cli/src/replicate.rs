@@ -1,5 +1,6 @@
 //! `anabranch replicate`: connects the system to sockets, files and the controller's service.
 
+pub mod check;
 pub mod controller;
 pub mod keys;
 pub mod leftovers;
@@ -36,6 +37,11 @@ pub enum Noun {
     /// are in place, and only of entries that transfers from this source wrote or found equal, and
     /// that nobody changed since.
     Sync(sync::Args),
+    /// Compare a directory with its copies at other sites. Nothing is changed.
+    ///
+    /// Each site reads the files that its index does not know, and the network carries the list of
+    /// the source's entries. The exit code is 4 if a copy differs.
+    Check(check::Args),
     /// Show the plan of a transfer, and its rate. Needs only the network's file: no controller, no
     /// keys.
     Plan(plan::Args),
@@ -67,6 +73,7 @@ impl Member for Replicate {
             Noun::Relay(args) => relay::run(&args, quiet),
             Noun::Send(args) => send::run(&args, quiet),
             Noun::Sync(args) => sync::run(&args, quiet),
+            Noun::Check(args) => check::run(&args, quiet),
             Noun::Plan(args) => plan::run(&args),
             Noun::Status(args) => status::run(&args, quiet),
             Noun::Wait(args) => wait::run(&args),

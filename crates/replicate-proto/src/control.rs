@@ -10,6 +10,7 @@
 
 use crate::plan::{DecodeMap, FlowId, Mode, Term};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
+use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
 use anabranch_units::{BitRate, LinkId, SiteId};
@@ -172,12 +173,16 @@ pub struct DirectoryRules {
     /// Directory at each destination to which deleted and overwritten entries are moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup: Option<String>,
+    /// Whether destinations compare their directory with the source's instead of writing it. Only
+    /// the manifest is sent.
+    #[serde(skip_serializing_if = "is_false")]
+    pub compare: bool,
 }
 
 impl DirectoryRules {
-    /// Returns true if everything is sent, and nothing is deleted or moved.
+    /// Returns true if everything is sent and written, and nothing is deleted or moved.
     pub fn is_open(&self) -> bool {
-        self.filter.is_open() && self.delete.is_none() && self.backup.is_none()
+        self.filter.is_open() && self.delete.is_none() && self.backup.is_none() && !self.compare
     }
 
     /// Bytes of all texts.
@@ -315,6 +320,10 @@ pub struct OutgoingSpec {
 
 fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// TCP settings of one hop.
@@ -494,6 +503,13 @@ pub enum Report {
         /// Line about the entries that were left, if any.
         #[serde(default)]
         conflicts: Option<String>,
+    },
+    /// Answer to [`Command::Finish`] with [`DirectoryRules::compare`]: nothing was written.
+    Compared {
+        /// The attempt.
+        run: Run,
+        /// Differences of the directory here from the source's.
+        comparison: Comparison,
     },
     /// The connection of a flow to or from `peer` broke, or could not be made in time.
     HopFailed {

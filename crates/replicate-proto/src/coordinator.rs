@@ -693,6 +693,7 @@ impl Report {
             | Self::Audit { run, .. }
             | Self::Completed { run }
             | Self::Written { run, .. }
+            | Self::Compared { run, .. }
             | Self::HopFailed { run, .. }
             | Self::Failed { run, .. } => *run,
         }

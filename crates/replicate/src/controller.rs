@@ -629,6 +629,8 @@ impl State {
         match &event.kind {
             EventKind::Verdict { site, verdict } => {
                 let status = self.coordinator.status(event.transfer);
+                // A comparison delivers nothing.
+                let status = status.filter(|status| !status.request.rules.compare);
                 let length_bytes = status.and_then(|status| status.length_bytes).unwrap_or_default();
                 self.counts.note_verdict(*site, verdict, length_bytes);
             }

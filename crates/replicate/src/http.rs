@@ -477,6 +477,8 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
                 postponed: d.postponed,
                 away: d.away.map(|line| readable(peer, line)),
                 entries: d.entries,
+                // The paths of one site are not for another one.
+                comparison: d.comparison.filter(|_| peer.role == Role::Operator),
                 verdict: d.verdict.map(|verdict| readable_verdict(peer, verdict)),
             })
             .collect(),

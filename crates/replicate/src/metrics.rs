@@ -20,9 +20,10 @@ const HOP_CAUSES: [&str; 2] = ["broken", "unreachable"];
 /// Cause of a failure that the controller alone sees: the site stopped answering.
 const SILENT: &str = "silent";
 /// Labels of [`Outcome`]s.
-const OUTCOMES: [&str; 6] = ["cancelled", "conflicts", "done", "failed", "integrity", "some_failed"];
+const OUTCOMES: [&str; 7] =
+    ["cancelled", "conflicts", "differs", "done", "failed", "integrity", "some_failed"];
 /// Labels of [`Verdict`]s.
-const VERDICTS: [&str; 5] = ["conflict", "done", "failed", "integrity", "unreachable"];
+const VERDICTS: [&str; 6] = ["conflict", "differs", "done", "failed", "integrity", "unreachable"];
 
 fn cause_of(kind: FailureKind) -> &'static str {
     match kind {
@@ -226,6 +227,7 @@ impl ControllerCounts {
             Verdict::Unreachable { .. } => "unreachable",
             Verdict::Integrity { .. } => "integrity",
             Verdict::Conflict { .. } => "conflict",
+            Verdict::Differs { .. } => "differs",
         };
         self.verdicts.of([name, word]).inc();
         if verdict.is_delivered() {
@@ -242,6 +244,7 @@ impl ControllerCounts {
             Outcome::Integrity => "integrity",
             Outcome::Cancelled => "cancelled",
             Outcome::Conflicts => "conflicts",
+            Outcome::Differs => "differs",
         };
         self.ended.of([word]).inc();
         if let Some(took) = took {

@@ -281,7 +281,12 @@ impl Service {
         let runner = lock(&self.runners).get(&run).cloned()?;
         let path = &runner.program().sinks.first()?.path;
         let name = self.name(path).ok()?;
-        let file = lock(&self.files).get(&name).cloned()?;
+        let stream = if directory(path).is_some() {
+            self.stream_name(run.transfer, &name).ok()?
+        } else {
+            name.clone()
+        };
+        let file = lock(&self.files).get(&stream).cloned()?;
         let have = lock(&file).have().clone();
         Some(match directory(path) {
             Some(_) => self.directories.with_local(run.transfer, &name, have).ranges().to_vec(),
@@ -431,7 +436,7 @@ impl Service {
             self.directories.forget_other(run.transfer, rules);
             if is_source && directory(name).is_some() {
                 let stream = self.source_stream(name, run, Some(rules))?;
-                return Ok(directories::source_inventory(run, stream.manifest()));
+                return Ok(directories::source_inventory(run, stream.manifest(), rules));
             }
             if is_source {
                 let (_, found) = self.source(name)?;

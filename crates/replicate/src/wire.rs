@@ -9,6 +9,7 @@ use anabranch_replicate_proto::coordinator::{
     CorruptPolicy, Event, Outcome, PhaseName, SchemeChoice, Verdict,
 };
 use anabranch_replicate_proto::plan::Scheme;
+use anabranch_sets::comparison::Comparison;
 use anabranch_units::{BitRate, LinkId, fnv1a};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -163,7 +164,8 @@ pub struct SubmitRequest {
     pub replace: bool,
     /// Rules of a directory: `filter` (which entries are sent), `delete` (limit of the entries to
     /// delete, as in `10%` or `500`; nothing is deleted without it), `backup` (directory to which
-    /// deleted and overwritten entries are moved).
+    /// deleted and overwritten entries are moved), `compare` (true to compare, and to write
+    /// nothing).
     #[serde(default)]
     #[schema(value_type = Object)]
     pub rules: DirectoryRules,
@@ -295,11 +297,12 @@ pub struct TransferView {
     /// Phase: waiting, inquiring, installing, running, finishing or over.
     #[schema(value_type = String)]
     pub phase: PhaseName,
-    /// Outcome, once over: done, some_failed, failed, integrity, cancelled or conflicts.
+    /// Outcome, once over: done, some_failed, failed, integrity, cancelled,
+    /// conflicts or differs.
     #[schema(value_type = Option<String>)]
     pub outcome: Option<Outcome>,
     /// Exit code of the command line, once over: 0 done, 1 failed, 3 some failed or conflicts, 4
-    /// integrity, 5 cancelled.
+    /// integrity or differences, 5 cancelled.
     pub exit_code: Option<u8>,
     /// Site that holds the file.
     pub source: String,
@@ -364,8 +367,14 @@ pub struct DestinationView {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub entries: Option<EntryCounts>,
-    /// Result: `verdict` is done, failed, unreachable, integrity or conflict, and has a `reason`
-    /// unless it is done.
+    /// Differences from the source, once compared, for operators: `missing`, `changed`, `renamed`,
+    /// `metadata`, `surplus` (only at this site), `content_bytes` (that a transfer would send) and
+    /// `named` (the first entries).
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub comparison: Option<Comparison>,
+    /// Result: `verdict` is done, failed, unreachable, integrity, conflict or differs, and has a
+    /// `reason` unless it is done.
     #[schema(value_type = Option<Object>)]
     pub verdict: Option<Verdict>,
 }

@@ -21,6 +21,21 @@ impl Store for &std::collections::BTreeMap<NodeHash, Vec<u8>> {
     }
 }
 
+impl<S: Store> Store for &mut S {
+    fn node(&mut self, hash: &NodeHash) -> Option<Vec<u8>> {
+        (**self).node(hash)
+    }
+}
+
+/// Nodes of two manifests.
+pub(crate) struct Both<A, B>(pub(crate) A, pub(crate) B);
+
+impl<A: Store, B: Store> Store for Both<A, B> {
+    fn node(&mut self, hash: &NodeHash) -> Option<Vec<u8>> {
+        self.0.node(hash).or_else(|| self.1.node(hash))
+    }
+}
+
 /// Why a manifest cannot be read on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -7,7 +7,7 @@
 //! Leaves out: entries that another program changed, which only the destination knows (the `disk`
 //! room). Read [`Surplus`] and [`MaxDelete`] first.
 
-use crate::cursor::{ReadError, Store};
+use crate::cursor::{Both, ReadError, Store};
 use crate::difference::{Change, Difference};
 use crate::entry::{Entry, Kind, NodeHash};
 use crate::filter::Filter;
@@ -157,23 +157,16 @@ pub struct Surplus {
     is_source_empty: bool,
 }
 
-/// Nodes of two manifests.
-struct Both<A, B>(A, B);
-
-impl<A: Store, B: Store> Store for Both<A, B> {
-    fn node(&mut self, hash: &NodeHash) -> Option<Vec<u8>> {
-        self.0.node(hash).or_else(|| self.1.node(hash))
-    }
-}
-
-/// Returns true if the filter includes an entry and each directory above it.
-fn is_included(filter: &Filter, path: &[u8], kind: &Kind) -> bool {
+/// Returns true if an entry is no working file, and the filter includes it and each directory above
+/// it.
+pub(crate) fn is_in_scope(filter: &Filter, path: &[u8], kind: &Kind) -> bool {
+    let is_working = path.split(|byte| *byte == b'/').any(is_reserved);
     let mut slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let is_own = match kind {
         Kind::Directory { .. } => filter.includes_directory(path),
         _ => filter.includes_path(path),
     };
-    is_own && slashes.all(|end| filter.includes_directory(&path[..end]))
+    !is_working && is_own && slashes.all(|end| filter.includes_directory(&path[..end]))
 }
 
 /// Path of the directory that holds an entry; `None` for an entry of the root.
@@ -192,26 +185,25 @@ impl Surplus {
         filter: &Filter,
     ) -> Result<Self, ReadError> {
         let mut all = Self { is_source_empty: true, ..Self::default() };
-        let mut everything = Difference::new(ByRef(&mut before_nodes), None, before);
+        let mut everything = Difference::new(&mut before_nodes, None, before);
         while let Some(change) = everything.poll()? {
             all.destination_entries += u64::from(matches!(change, Change::Added { .. }));
         }
-        let mut source = Difference::new(ByRef(&mut after_nodes), None, after);
+        let mut source = Difference::new(&mut after_nodes, None, after);
         while let Some(change) = source.poll()? {
             if matches!(change, Change::Added { .. }) {
                 all.is_source_empty = false;
                 break;
             }
         }
-        let nodes = Both(ByRef(&mut before_nodes), ByRef(&mut after_nodes));
+        let nodes = Both(&mut before_nodes, &mut after_nodes);
         let mut changes = Difference::new(nodes, Some(before), after);
         // Whether each removed entry may go, in the order of the manifest.
         let mut removed: Vec<(SurplusEntry, bool)> = Vec::new();
         while let Some(change) = changes.poll()? {
             match change {
                 Change::Removed { path, entry: Entry { kind, .. } } => {
-                    let is_working = path.split(|byte| *byte == b'/').any(is_reserved);
-                    let may_go = !is_working && is_included(filter, &path, &kind);
+                    let may_go = is_in_scope(filter, &path, &kind);
                     removed.push((SurplusEntry { path, kind }, may_go));
                 }
                 // Another kind of entry has the name now. Its removed contents stand before it.
@@ -269,15 +261,6 @@ impl Surplus {
             return Err(DeleteRefusal::TooMany { deletes, entries, max });
         }
         Ok(())
-    }
-}
-
-/// A store that is lent.
-struct ByRef<'s, S>(&'s mut S);
-
-impl<S: Store> Store for ByRef<'_, S> {
-    fn node(&mut self, hash: &NodeHash) -> Option<Vec<u8>> {
-        self.0.node(hash)
     }
 }
 

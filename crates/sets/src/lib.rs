@@ -11,6 +11,7 @@
 //! [`Node`] and [`Builder`] first.
 
 mod builder;
+pub mod comparison;
 mod cursor;
 pub mod deletes;
 mod difference;

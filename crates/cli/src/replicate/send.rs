@@ -49,9 +49,9 @@ impl ControllerArgs {
     }
 }
 
-/// The transfer, and settings of its hops.
+/// The files, and the sites between which they are sent or compared.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Ends {
     #[command(flatten)]
     controller: ControllerArgs,
     #[command(flatten)]
@@ -59,12 +59,22 @@ pub struct Args {
     /// The site that holds the file.
     #[arg(long, value_name = "SITE")]
     from: String,
-    /// Sites that receive the file, such as `tokyo,lima`.
+    /// The destinations, such as `tokyo,lima`.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required = true)]
     to: Vec<String>,
     /// Name of the file at the destinations. Without: the name at the source.
     #[arg(long = "as", value_name = "NAME", value_parser = FileName)]
     name: Option<String>,
+    /// Print JSON: a line for each event, and one object at the end.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// The transfer, and settings of its hops.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    ends: Ends,
     /// Scheme of the plan. `auto` picks the best plan; the other schemes are for comparisons:
     /// coded, packed, steiner, steiner_store_and_forward, steiner_one_tree, multi_path, single_path
     /// (docs/replicate.md describes each).
@@ -116,16 +126,13 @@ pub struct Args {
     /// counts as done.
     #[arg(long)]
     replace: bool,
-    /// Ask the source for the file, and show the plan, its rate, the duration and the bytes on each
-    /// link. Send nothing.
+    /// Show the plan, its rate, the duration and the bytes on each link, and of a directory what
+    /// would change at each destination. Change nothing.
     #[arg(long)]
     dry_run: bool,
     /// Return as soon as the transfer is accepted, with its number; `wait` waits for its end.
     #[arg(long, conflicts_with = "dry_run")]
     detach: bool,
-    /// Print JSON: a line for each event, and one object at the end.
-    #[arg(long)]
-    json: bool,
 }
 
 /// The file or the directory that is sent.
@@ -142,8 +149,72 @@ struct Sent {
 impl Args {
     /// The file or the directory, as the user named it.
     pub(super) fn file(&self) -> &str {
+        self.ends.file()
+    }
+}
+
+impl Ends {
+    /// The file or the directory, as the user named it.
+    pub(super) fn file(&self) -> &str {
         &self.sent.file
     }
+
+    /// A client with the operator's keys.
+    ///
+    /// Errors: see [`ControllerArgs::client`].
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        self.controller.client()
+    }
+
+    /// The rules of the filter options.
+    ///
+    /// Errors: a wrong option; filters of a file; more rules than a request can carry.
+    pub(super) fn filter_rules(&self) -> anyhow::Result<Rules> {
+        let rules = self.sent.filters.rules()?;
+        if !rules.is_open() {
+            ensure_usage!(
+                directory(&self.sent.file).is_some(),
+                "`{}`: filter options are for a directory, whose name ends with a slash",
+                printable(&self.sent.file)
+            );
+            let bytes = rules.bytes();
+            ensure_usage!(
+                bytes <= FILTER_BYTES_MAX,
+                "filter options of {bytes} bytes: must be at most {FILTER_BYTES_MAX}, since they go to each site"
+            );
+        }
+        Ok(rules)
+    }
+
+    /// A request between these ends, with these rules.
+    ///
+    /// Errors: a site that the network lacks, a name that no file can have.
+    pub(super) fn request(
+        &self,
+        rules: DirectoryRules,
+        topology: &Topology,
+    ) -> anyhow::Result<SubmitRequest> {
+        let file = &self.sent.file;
+        normal_entry(file)?;
+        let mut path = self.name.clone().unwrap_or_else(|| file.clone());
+        if directory(file).is_some() && directory(&path).is_none() {
+            path.push('/');
+        }
+        if directory(file).is_some() { normal_entry(&path) } else { normal(&path) }.context("--as")?;
+        let to = self.to.iter().map(|site| {
+            anyhow::Ok(DestinationRequest { site: site_name(topology, site)?, path: path.clone() })
+        });
+        let to = to.collect::<Result<Vec<_>, _>>()?;
+        let mut request = SubmitRequest::new(site_name(topology, &self.from)?, file, to);
+        request.symbol_bytes = symbol_bytes(topology);
+        request.rules = rules;
+        Ok(request)
+    }
+}
+
+/// Name of a site as the topology spells it.
+fn site_name(topology: &Topology, text: &str) -> anyhow::Result<String> {
+    Ok(topology.site(network::site(topology, text)?).name.clone())
 }
 
 /// A file's name, which must be valid text.
@@ -212,8 +283,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 ///
 /// Errors: see [`run`].
 pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyhow::Result<ExitCode> {
-    let rules = DirectoryRules { filter: filter_rules(args)?, ..rules };
-    let client = args.controller.client()?;
+    let rules = DirectoryRules { filter: args.ends.filter_rules()?, ..rules };
+    let client = args.ends.client()?;
+    let output = Output { json: args.ends.json, quiet };
     crate::process::runtime()?.block_on(async {
         let mut asked_to_end = std::pin::pin!(crate::process::asked_to_end());
         let nothing_sent = || {
@@ -226,97 +298,91 @@ pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyho
         };
         let topology = view.topology()?;
         let request = request(args, rules, &topology).or_usage()?;
+        if args.dry_run && directory(args.file()).is_some() {
+            return super::check::dry_run(&client, &request, output, |size| {
+                show_plan(args, &topology, &request, size)
+            })
+            .await;
+        }
         if args.dry_run {
             let length = tokio::select! {
                 length = client.ask_source(&request) => length?,
                 () = &mut asked_to_end => return nothing_sent(),
             };
-            return dry_run(args, &topology, &request, ByteCount::new(length));
+            return show_plan(args, &topology, &request, ByteCount::new(length));
         }
         // Not interrupted half way: a transfer with an unknown number could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;
         let (SubmitResult::New(id) | SubmitResult::Attached(id)) = submitted;
-        let is_attached = submitted == SubmitResult::Attached(id);
         if args.detach {
-            match args.json {
+            let is_attached = submitted == SubmitResult::Attached(id);
+            match output.json {
                 true => outln!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
                 false => outln!("{id}"),
             }
             return Ok(ExitCode::SUCCESS);
         }
-        if is_attached {
-            say_attached(id, args.json, quiet);
-        }
-        let mut following = std::pin::pin!(watch(&client, id, Output { json: args.json, quiet }));
-        tokio::select! {
-            result = &mut following => return result,
-            () = asked_to_end => {}
-        }
-        if is_attached {
-            // Another user started it.
-            let stop = format!("`anabranch replicate status {id} --cancel` stops it");
-            errln!("\ntransfer {id} goes on; {stop}");
-            return Ok(ExitCode::from(crate::exit::INTERRUPTED));
-        }
-        let stop = async {
-            // The sites stop once asked; their data is kept for the next attempt.
-            if !client.cancel(id).await.map_err(|error| broken_off(id, true, error))? {
-                // It was already over.
-                return following.await;
-            }
-            errln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
-            Ok(ExitCode::from(crate::exit::INTERRUPTED))
-        };
-        tokio::select! {
-            result = stop => result,
-            () = crate::process::asked_to_end() => {
-                errln!("\n{}", may_go_on(id));
-                Ok(ExitCode::from(crate::exit::INTERRUPTED))
-            }
-        }
+        let ended = follow(&client, submitted, output, watch(&client, id, output)).await?;
+        Ok(ended.unwrap_or(ExitCode::from(crate::exit::INTERRUPTED)))
     })
 }
 
-fn say_attached(id: TransferId, json: bool, quiet: bool) {
-    if json {
+/// Waits for `following` to end, which watches a submitted transfer. An interrupt cancels the
+/// transfer, unless another command started it; then the result is `None`.
+///
+/// Errors: see [`watch`]; the transfer cannot be cancelled.
+pub(super) async fn follow<T>(
+    client: &Client,
+    submitted: SubmitResult,
+    output: Output,
+    following: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<Option<T>> {
+    let (SubmitResult::New(id) | SubmitResult::Attached(id)) = submitted;
+    let is_attached = submitted == SubmitResult::Attached(id);
+    if is_attached {
+        say_attached(id, output);
+    }
+    let mut following = std::pin::pin!(following);
+    tokio::select! {
+        result = &mut following => return result.map(Some),
+        () = crate::process::asked_to_end() => {}
+    }
+    if is_attached {
+        // Another user started it.
+        let stop = format!("`anabranch replicate status {id} --cancel` stops it");
+        errln!("\ntransfer {id} goes on; {stop}");
+        return Ok(None);
+    }
+    let stop = async {
+        // The sites stop once asked; their data is kept for the next attempt.
+        if !client.cancel(id).await.map_err(|error| broken_off(id, true, error))? {
+            // It was already over.
+            return following.await.map(Some);
+        }
+        errln!("\ntransfer {id} stopped; run the same command again and it goes on from there");
+        Ok(None)
+    };
+    tokio::select! {
+        result = stop => result,
+        () = crate::process::asked_to_end() => {
+            errln!("\n{}", may_go_on(id));
+            Ok(None)
+        }
+    }
+}
+
+fn say_attached(id: TransferId, output: Output) {
+    if output.json {
         outln!("{}", serde_json::json!({ "event": "attached", "transfer": id }));
-    } else if !quiet {
+    } else if !output.quiet {
         errln!("transfer {id} does this already: following it");
     }
 }
 
-/// The rules of the filter options.
-///
-/// Errors: a wrong option; filters of a file; more rules than a request can carry.
-fn filter_rules(args: &Args) -> anyhow::Result<Rules> {
-    let rules = args.sent.filters.rules()?;
-    if !rules.is_open() {
-        ensure_usage!(
-            directory(&args.sent.file).is_some(),
-            "`{}`: filter options are for a directory, whose name ends with a slash",
-            printable(&args.sent.file)
-        );
-        let bytes = rules.bytes();
-        ensure_usage!(
-            bytes <= FILTER_BYTES_MAX,
-            "filter options of {bytes} bytes: must be at most {FILTER_BYTES_MAX}, since they go to each site"
-        );
-    }
-    Ok(rules)
-}
-
 fn request(args: &Args, rules: DirectoryRules, topology: &Topology) -> anyhow::Result<SubmitRequest> {
-    let name = |text: &str| anyhow::Ok(topology.site(network::site(topology, text)?).name.clone());
-    normal_entry(&args.sent.file)?;
-    let mut path = args.name.clone().unwrap_or_else(|| args.sent.file.clone());
-    if directory(&args.sent.file).is_some() && directory(&path).is_none() {
-        path.push('/');
-    }
-    if directory(&args.sent.file).is_some() { normal_entry(&path) } else { normal(&path) }.context("--as")?;
-    let to = args.to.iter().map(|s| anyhow::Ok(DestinationRequest { site: name(s)?, path: path.clone() }));
-    let mut request =
-        SubmitRequest::new(name(&args.from)?, &args.sent.file, to.collect::<Result<Vec<_>, _>>()?);
-    request.avoid_sites = args.avoid_sites.iter().map(|s| name(s)).collect::<Result<_, _>>()?;
+    let mut request = args.ends.request(rules, topology)?;
+    request.avoid_sites =
+        args.avoid_sites.iter().map(|s| site_name(topology, s)).collect::<Result<_, _>>()?;
     for text in &args.avoid_links {
         let link = topology.link(topology.find_link(text)?);
         let name = |s| topology.site(s).name.clone();
@@ -332,17 +398,15 @@ fn request(args: &Args, rules: DirectoryRules, topology: &Topology) -> anyhow::R
     for text in &args.hop {
         request.hop_overrides.push(hop(text, &request.hop, topology)?);
     }
-    request.symbol_bytes = match args.symbol {
-        Some(symbol) => u32::try_from(symbol.as_u64()).context("--symbol: at most 1 MiB")?,
-        None => symbol_bytes(topology),
-    };
+    if let Some(symbol) = args.symbol {
+        request.symbol_bytes = u32::try_from(symbol.as_u64()).context("--symbol: at most 1 MiB")?;
+    }
     if let Some(packets) = args.buffer_packets {
         request.buffer_packets = packets;
     }
     request.on_corrupt = args.on_corrupt;
     request.fill = args.fill;
     request.replace = args.replace;
-    request.rules = rules;
     Ok(request)
 }
 
@@ -382,14 +446,15 @@ fn symbol_bytes(topology: &Topology) -> u32 {
     (ten_ms / 4096 * 4096).clamp(4 << 10, 64 << 10) as u32
 }
 
-fn dry_run(
+/// Shows the plan for `size` bytes.
+fn show_plan(
     args: &Args,
     topology: &Topology,
     request: &SubmitRequest,
     size: ByteCount,
 ) -> anyhow::Result<ExitCode> {
     let scheme = serde_json::to_value(args.scheme)?;
-    if !args.json {
+    if !args.ends.json {
         outln!(
             "{} at {}: {}\n",
             printable(&request.source_path),
@@ -399,12 +464,12 @@ fn dry_run(
     }
     super::plan::show(
         topology,
-        &args.from,
-        &args.to,
+        &args.ends.from,
+        &args.ends.to,
         (&args.avoid_sites, &args.avoid_links),
         (scheme.as_str().unwrap_or("auto"), args.fill),
         FileToSend { size, limit: args.bwlimit },
-        args.json,
+        args.ends.json,
     )
 }
 

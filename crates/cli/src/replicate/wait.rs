@@ -32,12 +32,13 @@ pub struct Args {
 const WATCHED_MAX: usize = 16;
 
 /// Outcomes from best to worst.
-const ORDER: [Outcome; 6] = [
+const ORDER: [Outcome; 7] = [
     Outcome::Done,
     Outcome::Conflicts,
     Outcome::SomeFailed,
     Outcome::Cancelled,
     Outcome::Failed,
+    Outcome::Differs,
     Outcome::Integrity,
 ];
 

@@ -11,6 +11,7 @@ use anabranch_replicate::wire::TransferView;
 use anabranch_replicate::{Client, WatchItem};
 use anabranch_replicate_proto::control::{EntryCounts, TransferId};
 use anabranch_replicate_proto::coordinator::{EventKind, Outcome, Verdict};
+use anabranch_sets::comparison::Comparison;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
 use display::TransferDisplay;
@@ -81,6 +82,9 @@ struct DestinationSummary<'a> {
     path: &'a str,
     /// Counts of a directory's entries.
     entries: Option<EntryCounts>,
+    /// Differences from the source, if the transfer compared them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<&'a Comparison>,
     verdict: Option<&'a Verdict>,
     took_s: Option<f64>,
     rate_bps: Option<u64>,
@@ -126,6 +130,15 @@ pub(super) async fn watch_outcome(
     id: TransferId,
     output: Output,
 ) -> anyhow::Result<Outcome> {
+    Ok(watch_view(client, id, output).await?.1)
+}
+
+/// As [`watch`], but returns the last status and the outcome.
+pub(super) async fn watch_view(
+    client: &Client,
+    id: TransferId,
+    output: Output,
+) -> anyhow::Result<(TransferView, Outcome)> {
     let mut shown = TransferDisplay::new(output);
     let mut times = EventTimes::default();
     let mut wrong_links = BTreeMap::new();
@@ -173,7 +186,7 @@ pub(super) async fn watch_outcome(
     for line in trouble(&summary) {
         errln!("anabranch: {}", printable(&line));
     }
-    Ok(outcome)
+    Ok((*view, outcome))
 }
 
 fn wrong_link(kind: &EventKind<String>) -> Option<MisdeclaredLink> {
@@ -200,6 +213,7 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
                 site: &d.site,
                 path: &d.path,
                 entries: d.entries,
+                comparison: d.comparison.as_ref(),
                 verdict: d.verdict.as_ref(),
                 took_s,
                 rate_bps: took_s.and_then(rate),
@@ -238,19 +252,23 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
 
 /// Formats the failures: each cause once, with the affected sites.
 fn trouble(summary: &Summary<'_>) -> Vec<String> {
-    let mut causes: Vec<(&str, bool, Vec<&str>)> = Vec::new();
+    let result = |verdict: &Verdict| match verdict {
+        Verdict::Differs { .. } => "with differences",
+        verdict if verdict.is_delivered() => "with conflicts",
+        _ => "without the file",
+    };
+    let mut causes: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for d in &summary.destinations {
         let Some((verdict, reason)) = d.verdict.and_then(|verdict| Some((verdict, verdict.reason()?))) else {
             continue;
         };
         match causes.iter_mut().find(|(known, ..)| *known == reason) {
             Some((.., sites)) => sites.push(d.site),
-            None => causes.push((reason, verdict.is_delivered(), vec![d.site])),
+            None => causes.push((reason, result(verdict), vec![d.site])),
         }
     }
     let (id, all) = (summary.transfer, summary.destinations.len());
-    let line = |(reason, is_delivered, sites): (&str, bool, Vec<&str>)| {
-        let what = if is_delivered { "with conflicts" } else { "without the file" };
+    let line = |(reason, what, sites): (&str, &str, Vec<&str>)| {
         format!(
             "transfer {id}: {} of {all} destinations {what} ({}): {reason}",
             sites.len(),
@@ -290,6 +308,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
             Some(Verdict::Unreachable { .. }) => "unreachable",
             Some(Verdict::Integrity { .. }) => "refused",
             Some(Verdict::Conflict { .. }) => "conflicts",
+            Some(Verdict::Differs { .. }) => "differs",
             None => "-",
         };
         let (took_s, rate_bps) = if summary.was_there { (None, None) } else { (d.took_s, d.rate_bps) };

@@ -245,7 +245,12 @@ impl Mirror {
 
     /// Runs `sync` with these arguments. Returns its exit code and its output.
     fn sync_of(&self, directory: &str, more: &[&str]) -> (Option<i32>, String) {
-        let first = ["sync", directory, "--controller", self.local.address(), "--from", "s", "--to", "d"];
+        self.run("sync", directory, more)
+    }
+
+    /// Runs a verb with these arguments. Returns its exit code and its output.
+    fn run(&self, verb: &str, directory: &str, more: &[&str]) -> (Option<i32>, String) {
+        let first = [verb, directory, "--controller", self.local.address(), "--from", "s", "--to", "d"];
         let mut command = self.local.command(&[&first, more].concat());
         let said = command.stdout(Stdio::piped()).output().expect("the command runs");
         (said.status.code(), text(&said.stdout) + &text(&said.stderr))
@@ -378,6 +383,71 @@ fn backup_takes_deleted_and_overwritten_files() {
         let (code, said) = mirror.sync(&["--backup", bad]);
         assert_eq!(code, Some(2), "{bad}: {said}");
     }
+}
+
+/// Entries below a folder with their times, as text.
+fn listing(folder: &Path) -> String {
+    let listed = std::process::Command::new("find")
+        .arg(folder)
+        .args(["-printf", "%P %y %m %s %T@ %C@\\n"])
+        .output()
+        .expect("find runs");
+    let mut lines: Vec<&str> = std::str::from_utf8(&listed.stdout).expect("plain names").lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+#[test]
+fn check_names_each_difference_and_changes_nothing() {
+    let mirror = Mirror::new();
+    let check = |more: &[&str]| mirror.run("check", "data/", more);
+    let (code, said) = check(&[]);
+    assert!(code == Some(0) && said.starts_with("d: equal\n"), "{said}");
+    let source = mirror.local.path("s/data");
+    std::fs::write(source.join("00"), "changed").expect("ours");
+    std::fs::rename(source.join("01"), source.join("moved")).expect("ours");
+    write(&source, "new", "eight by");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(source.join("02"), private).expect("ours");
+    write(&mirror.local.path("d/data"), "mine", "by a user");
+    let before = listing(&mirror.local.path("d/data"));
+    let (code, said) = check(&[]);
+    assert_eq!(code, Some(4), "{said}");
+    for line in [
+        "d: 1 missing, 1 changed, 1 renamed, ",
+        " 1 only there; lacks 15 B of contents\n",
+        "  changed     00\n",
+        "  attributes  02\n",
+        "  only there  mine\n",
+        "  renamed     moved (there: 01)\n",
+        "  missing     new\n",
+        "1 of 1 destinations with differences (d): ",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert_eq!(listing(&mirror.local.path("d/data")), before);
+    assert_eq!(check(&["--exclude", "*"]).0, Some(0));
+    // A partly arrived directory and the site's own folder are left alone, too.
+    let leftovers: Vec<_> = std::fs::read_dir(mirror.local.path("d")).expect("ours").flatten().collect();
+    assert!(!leftovers.iter().any(|e| e.file_name().to_string_lossy().contains("compared")), "{leftovers:?}");
+    assert_eq!(mirror.run("check", "data/", &["--as", "nowhere/"]).0, Some(4));
+    assert!(!mirror.local.path("d/nowhere").exists());
+}
+
+#[test]
+fn dry_run_of_a_mirror_shows_its_changes_and_its_refusal() {
+    let mirror = Mirror::new();
+    mirror.remove("00");
+    write(&mirror.local.path("s/data"), "new", "content of the new file");
+    let before = listing(&mirror.local.path("d/data"));
+    let (code, said) = mirror.sync(&["--delete", "--dry-run"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("  only there  00\n") && said.contains("  missing     new\n"), "{said}");
+    assert!(said.contains("lacks 23 B of contents") && said.contains("s to d"), "{said}");
+    let (code, said) = mirror.sync(&["--delete", "--max-delete", "0", "--dry-run"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("1 of 20 entries would be deleted"), "{said}");
+    assert_eq!(listing(&mirror.local.path("d/data")), before);
 }
 
 /// A destination's daemon dies at random moments of mirrors.

@@ -13,6 +13,7 @@ use super::manifest::{Counts, read};
 use super::{Problem, Tree, shown_below};
 use crate::folder::{Folder, Links, at, remove};
 use anabranch_pieces::{ByteRange, FileHash};
+use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{
@@ -319,6 +320,25 @@ impl Manifest {
     pub fn surplus_of(&self, destination: &Self, filter: &Filter) -> Result<Surplus, HeadError> {
         let (theirs, own) = ((destination.store(), destination.id), (self.store(), self.id));
         Surplus::between(theirs, own, filter).map_err(HeadError::Node)
+    }
+
+    /// Compares a destination's directory with this manifest of its source; `None` stands for a
+    /// directory that does not exist. Surplus entries count as far as `scope` includes them.
+    ///
+    /// Errors: [`HeadError::Node`].
+    pub fn compare(
+        &self,
+        destination: Option<&TreeStream>,
+        scope: Option<&Filter>,
+    ) -> Result<Comparison, HeadError> {
+        let found = destination.map(TreeStream::manifest);
+        // Without a directory there are no nodes to read.
+        let theirs = (found.unwrap_or(self).store(), found.map(|found| found.id));
+        let compared = Comparison::between(theirs, (self.store(), self.id), scope);
+        let here = destination.map_or_else(Vec::new, |destination| destination.contents_of(self));
+        let here: u64 = here.iter().map(|content| content.range.len()).sum();
+        let contents = self.length_bytes() - self.head_bytes();
+        Ok(Comparison { content_bytes: contents - here, ..compared.map_err(HeadError::Node)? })
     }
 
     /// All entries, as a difference from nothing.

@@ -216,7 +216,7 @@ impl TransferRequest {
         if let Ok(Value::Object(rules)) = serde_json::to_value(&self.rules) {
             all.remove("rules");
             // A rule that is left out counts, too.
-            all.extend(["filter", "delete", "backup"].map(|rule| (rule.to_owned(), Value::Null)));
+            all.extend(["filter", "delete", "backup", "compare"].map(|rule| (rule.to_owned(), Value::Null)));
             all.extend(rules);
         }
         all

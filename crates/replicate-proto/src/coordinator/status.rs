@@ -7,6 +7,7 @@ use super::TransferRequest;
 use crate::control::{EntryCounts, Run, TransferId};
 use crate::plan::Scheme;
 use anabranch_pieces::{Attributes, FileHash};
+use anabranch_sets::comparison::Comparison;
 use anabranch_units::{BitRate, SiteId};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,11 @@ pub enum Verdict {
         /// Line that names such entries.
         reason: String,
     },
+    /// A comparison found differences.
+    Differs {
+        /// Line with their counts.
+        reason: String,
+    },
 }
 
 /// Overall result of a transfer.
@@ -55,17 +61,19 @@ pub enum Outcome {
     /// Every destination has the directory, but at some of them entries were left that another
     /// program changed.
     Conflicts,
+    /// A comparison found differences at some destination.
+    Differs,
 }
 
 impl Outcome {
-    /// The command line's exit code: 0 done, 1 failed, 3 some failed or conflicts, 4 integrity, 5
-    /// cancelled.
+    /// The command line's exit code: 0 done, 1 failed, 3 some failed or conflicts, 4 integrity or
+    /// differences, 5 cancelled.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
             Self::SomeFailed | Self::Conflicts => 3,
-            Self::Integrity => 4,
+            Self::Integrity | Self::Differs => 4,
             Self::Cancelled => 5,
         }
     }
@@ -277,6 +285,7 @@ impl Verdict {
             Self::Unreachable { reason } => format!("unreachable: {reason}"),
             Self::Integrity { reason } => format!("given up, as data arrived wrong: {reason}"),
             Self::Conflict { reason } => format!("has the rest: {reason}"),
+            Self::Differs { reason } => format!("differs: {reason}"),
         }
     }
 
@@ -287,7 +296,8 @@ impl Verdict {
             Self::Failed { reason }
             | Self::Unreachable { reason }
             | Self::Integrity { reason }
-            | Self::Conflict { reason } => Some(reason),
+            | Self::Conflict { reason }
+            | Self::Differs { reason } => Some(reason),
         }
     }
 
@@ -298,7 +308,8 @@ impl Verdict {
             Self::Failed { reason }
             | Self::Unreachable { reason }
             | Self::Integrity { reason }
-            | Self::Conflict { reason } => Some(reason),
+            | Self::Conflict { reason }
+            | Self::Differs { reason } => Some(reason),
         }
     }
 
@@ -318,6 +329,7 @@ impl Outcome {
             Self::Integrity => "data arrived wrong, and nothing wrong was delivered",
             Self::Cancelled => "cancelled",
             Self::Conflicts => "every destination has the directory, but for entries that were changed there",
+            Self::Differs => "a destination differs from the source",
         }
     }
 }
@@ -389,6 +401,8 @@ pub struct DestinationStatus {
     pub away: Option<String>,
     /// Counts of the directory's entries, once they are written.
     pub entries: Option<EntryCounts>,
+    /// Differences from the source, once the destination compared its directory with it.
+    pub comparison: Option<Comparison>,
     /// Result for this destination; `None` while the transfer to it runs.
     pub verdict: Option<Verdict>,
 }
@@ -463,6 +477,9 @@ pub struct DestinationSnapshot {
     /// Counts of the directory's entries, once they are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<EntryCounts>,
+    /// Differences from the source, once the destination compared its directory with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
     /// Result for this destination; `None` while the transfer to it runs.
     pub verdict: Option<Verdict>,
 }

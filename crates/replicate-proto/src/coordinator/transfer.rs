@@ -21,6 +21,7 @@ use super::{
 };
 use crate::control::{Attempt, EntryCounts, FlowDigest};
 use anabranch_pieces::{Attributes, ByteRange};
+use anabranch_sets::comparison::Comparison;
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
 use room::CrowdedSite;
@@ -140,6 +141,8 @@ struct StreamHead {
     arriving: BTreeMap<SiteId, FileHash>,
     /// Counts of the entries at destinations that wrote the directory.
     written: BTreeMap<SiteId, EntryCounts>,
+    /// Comparisons of destinations with the source.
+    compared: BTreeMap<SiteId, Comparison>,
 }
 
 /// The question for the file's hash.
@@ -457,6 +460,7 @@ impl Transfer {
         let mut new = Self::new(s.id, s.request, now + gather, true);
         for (target, old) in new.destinations.iter_mut().zip(s.destinations) {
             new.head.written.extend(old.entries.map(|entries| (target.site, entries)));
+            new.head.compared.extend(old.comparison.map(|comparison| (target.site, comparison)));
             target.shown_bytes = old.verified_bytes;
             target.level = old.level;
             target.integrity = old.integrity;
@@ -505,6 +509,7 @@ impl Transfer {
                     integrity: d.integrity,
                     leftover: d.leftover,
                     entries: self.head.written.get(&d.site).copied(),
+                    comparison: self.head.compared.get(&d.site).cloned(),
                     verdict: d.verdict.clone(),
                 })
                 .collect(),
@@ -580,6 +585,7 @@ impl Transfer {
                         (None, None) => None,
                     },
                     entries: self.head.written.get(&d.site).copied(),
+                    comparison: self.head.compared.get(&d.site).cloned(),
                     verdict: d.verdict.clone(),
                 })
                 .collect(),
@@ -641,14 +647,25 @@ impl Transfer {
                 r.audit.iter().for_each(|a| at(a.deadline));
             }
         }
-        self.source_away.iter().for_each(|&t| at(t + config.site_wait));
+        let site_wait = self.site_wait(config);
+        self.source_away.iter().for_each(|&t| at(t + site_wait));
         self.hash_question.pending.iter().for_each(|p| at(p.deadline));
         for d in self.destinations.iter().filter(|d| d.open()) {
-            d.away.iter().for_each(|(t, _)| at(*t + config.site_wait));
+            d.away.iter().for_each(|(t, _)| at(*t + site_wait));
             d.retry_at.iter().for_each(|&t| at(t));
             d.finishing.iter().for_each(|p| at(p.deadline));
         }
         first
+    }
+
+    /// Time after which an absent site is given up. A comparison is a question, which is not worth a
+    /// long wait.
+    fn site_wait(&self, config: &CoordinatorConfig) -> Duration {
+        if self.request.rules.compare {
+            config.inquire_timeout.min(config.site_wait)
+        } else {
+            config.site_wait
+        }
     }
 
     fn inquiry_deadline(&self, begun: Instant, config: &CoordinatorConfig) -> Instant {

@@ -21,6 +21,7 @@ use anabranch_replicate_proto::control::{
     DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use anabranch_sets::FileTime;
+use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use std::collections::BTreeMap;
@@ -55,6 +56,8 @@ struct TransferFacts {
     filter: Arc<Filter>,
     /// Id of the snapshot that arrives, once an attempt began.
     snapshot: Option<FileHash>,
+    /// The answer of a destination that compared its directory. Its message can be lost.
+    comparison: Option<Comparison>,
 }
 
 /// Scanned directories of the transfers under way.
@@ -104,13 +107,15 @@ fn check_source(name: &Name, counts: &Counts) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks whether the submitter may have entries deleted or moved here: only operators may.
+/// Checks whether the submitter may have entries deleted, moved or listed here: only operators may.
 fn check_submitter(name: &Name, submitter: Submitter, rules: &DirectoryRules) -> io::Result<()> {
-    if rules.delete.is_none() && rules.backup.is_none() || !matches!(submitter, Submitter::Site(_)) {
+    let asks_more = rules.delete.is_some() || rules.backup.is_some() || rules.compare;
+    if !asks_more || !matches!(submitter, Submitter::Site(_)) {
         return Ok(());
     }
-    let reason =
-        format!("{name}/: a site may put files here, but not delete or move any: have an operator sync it");
+    let reason = format!(
+        "{name}/: a site may put files here, but not delete, move or list any: have an operator do it"
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
@@ -153,11 +158,12 @@ fn with_local(arrived: &RangeSet, local: &[LocalContent]) -> RangeSet {
     RangeSet::from_ranges(arrived.ranges().iter().copied().chain(local))
 }
 
-/// A source's answer about a directory.
-pub(super) fn source_inventory(run: Run, manifest: &Manifest) -> Report {
+/// A source's answer about a directory. Destinations that compare get the head only.
+pub(super) fn source_inventory(run: Run, manifest: &Manifest, rules: &DirectoryRules) -> Report {
+    let length = if rules.compare { manifest.head_bytes() } else { manifest.length_bytes() };
     Report::Inventory {
         run,
-        length: Some(manifest.length_bytes()),
+        length: Some(length),
         have: Vec::new(),
         hash: Some(FileHash(manifest.id().0)),
         attributes: None,
@@ -200,7 +206,7 @@ impl Directories {
                 facts.pop_first();
             }
             let (filter, rules) = (Arc::clone(&filter), rules.clone());
-            facts.insert(run.transfer, TransferFacts { rules, filter, snapshot: None });
+            facts.insert(run.transfer, TransferFacts { rules, filter, snapshot: None, comparison: None });
         }
         Ok(filter)
     }
@@ -244,6 +250,11 @@ impl Directories {
             Some(sink) => with_local(&arrived, &sink.local),
             None => arrived,
         }
+    }
+
+    /// Returns true if the transfer compares directories.
+    fn compares(&self, transfer: TransferId) -> bool {
+        lock(&self.facts).get(&transfer).is_some_and(|known| known.rules.compare)
     }
 
     /// Drops what belongs to another transfer of this number, which another controller gave. Only
@@ -290,6 +301,16 @@ impl Service {
         Ok(Some(backup))
     }
 
+    /// Name of the working files into which a directory's stream arrives. The manifest of a
+    /// comparison lies apart: it takes no part in later transfers.
+    pub(super) fn stream_name(&self, transfer: TransferId, name: &Name) -> io::Result<Name> {
+        if !self.directories.compares(transfer) {
+            return Ok(name.clone());
+        }
+        let hash = blake3::hash(name.as_str().as_bytes()).to_hex();
+        self.name(&format!("compared-{}", &hash[..32]))
+    }
+
     /// A destination's answer about a directory.
     pub(super) fn inquire_directory(
         &self,
@@ -311,7 +332,7 @@ impl Service {
             None => self.scan_here(name, &filter)?,
         };
         let (mut have, mut arriving, mut local) = (RangeSet::default(), None, Vec::new());
-        if let Some(file) = self.existing_stream(name)? {
+        if let Some(file) = self.existing_stream(&self.stream_name(run.transfer, name)?)? {
             let file = lock(&file);
             if let Some(manifest) = manifest_of(&file, self.config.memory_max / 2)? {
                 let id = FileHash(manifest.id().0);
@@ -322,7 +343,7 @@ impl Service {
                 }
                 have = file.have().clone();
                 arriving = Some(id);
-                local = before.as_ref().map_or_else(Vec::new, |before| {
+                local = before.as_ref().filter(|_| !rules.compare).map_or_else(Vec::new, |before| {
                     longest(before.contents_of(&manifest), LOCAL_RANGES_MAX, 0)
                 });
             }
@@ -369,11 +390,12 @@ impl Service {
         if let Some(facts) = lock(&self.directories.facts).get_mut(&program.run.transfer) {
             facts.snapshot = program.snapshot;
         }
+        let name = self.stream_name(program.run.transfer, name)?;
         let open = || {
-            let place = self.config.folder.place(name, true)?;
+            let place = self.config.folder.place(&name, true)?;
             PartialFile::open_stream(place, program.length, arriving_bytes).map(Some)
         };
-        let shared = self.arriving(name, open)?.expect("opened if it was not");
+        let shared = self.arriving(&name, open)?.expect("opened if it was not");
         let mut file = lock(&shared);
         let is_same = match manifest_of(&file, self.config.memory_max / 2)? {
             Some(manifest) => program.snapshot.is_some_and(|snapshot| snapshot.0 == manifest.id().0),
@@ -402,7 +424,12 @@ impl Service {
         let name = self.name(&file.path)?;
         let filter = self.directories.filter(run, End::Destination, Some(&file.rules))?;
         let missing = |have: &RangeSet| Report::SinkDone { run, have: have.ranges().to_vec() };
-        let Some(partial) = self.existing_stream(&name)? else {
+        let stream_name = self.stream_name(run.transfer, &name)?;
+        let known = lock(&self.directories.facts).get(&run.transfer).and_then(|f| f.comparison.clone());
+        if let Some(comparison) = known {
+            return Ok(Report::Compared { run, comparison });
+        }
+        let Some(partial) = self.existing_stream(&stream_name)? else {
             // The directory was written before, and the answer was lost.
             let here = self.scan_here(&name, &filter)?;
             let is_there = here.is_some_and(|found| found.manifest().id().0 == hash.0);
@@ -412,32 +439,43 @@ impl Service {
         let sink = lock(&self.directories.sinks).get(&(run.transfer, name.clone())).cloned();
         // Without the scan every file here would count as changed: the next inquiry makes one.
         let Some(sink) = sink else { return Ok(missing(partial.have())) };
-        let place = self.config.folder.place(&name, true)?;
-        let written = partial.finish_directory(length, |stream| {
-            let manifest = match Manifest::read_from(stream, self.config.memory_max / 2) {
-                Ok(manifest) if manifest.id().0 == hash.0 => manifest,
-                Ok(_) => return Err(UnpackError::Corrupt),
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::warn!("{name}: {error}");
-                    return Err(UnpackError::Corrupt);
-                }
-                Err(error) => return Err(error.into()),
+        let memory_max = self.config.memory_max / 2;
+        let manifest_in = |stream: &File| match Manifest::read_from(stream, memory_max) {
+            Ok(manifest) if manifest.id().0 == hash.0 => Ok(manifest),
+            Ok(_) => Err(UnpackError::Corrupt),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!("{name}: {error}");
+                Err(UnpackError::Corrupt)
+            }
+            Err(error) => Err(error.into()),
+        };
+        let done = if file.rules.compare {
+            let compare = |stream: &File| {
+                let manifest = manifest_in(stream)?;
+                Ok(compared(&name, sink.before.as_deref(), &manifest, &filter, &file.rules)?)
             };
-            self.write_directory(file, (&name, &place), (stream, &manifest), (&sink, &filter))
-        });
-        drop(partial);
-        match written {
-            Ok((done, surplus)) => {
-                lock(&self.files).remove(&name);
+            partial.finish_directory(length, compare).map(|comparison| {
+                if let Some(facts) = lock(&self.directories.facts).get_mut(&run.transfer) {
+                    facts.comparison = Some(comparison.clone());
+                }
+                Report::Compared { run, comparison }
+            })
+        } else {
+            let place = self.config.folder.place(&name, true)?;
+            let write = |stream: &File| {
+                self.write_directory(file, (&name, &place), (stream, &manifest_in(stream)?), (&sink, &filter))
+            };
+            partial.finish_directory(length, write).map(|(done, surplus)| {
                 self.directories.forget(run.transfer);
                 self.config.metrics.note_file(run.transfer, length);
-                let Unpacked { files, bytes, conflicts, conflict_paths, deleted } = done;
-                let transfer = run.transfer.0;
-                tracing::info!(transfer, files, bytes, deleted, conflicts, "{name}/ is here, verified");
-                let entries = EntryCounts { surplus, deleted, conflicts };
-                let spared = file.rules.delete.is_some() && deleted == 0;
-                let conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths, spared));
-                Ok(Report::Written { run, entries, conflicts })
+                written(&name, file, done, surplus)
+            })
+        };
+        drop(partial);
+        match done {
+            Ok(report) => {
+                lock(&self.files).remove(&stream_name);
+                Ok(report)
             }
             Err(FinishError::Mismatch { have }) => {
                 // A file that was there may have changed: the next inquiry looks again.
@@ -474,6 +512,31 @@ impl Service {
         let left = surplus.map(|surplus| surplus.entries().len() as u64 - done.deleted);
         Ok((done, left))
     }
+}
+
+/// A destination's answer about a directory that it has written.
+fn written(name: &Name, file: &Finish, done: Unpacked, surplus: Option<u64>) -> Report {
+    let Unpacked { files, bytes, conflicts, conflict_paths, deleted } = done;
+    let transfer = file.run.transfer.0;
+    tracing::info!(transfer, files, bytes, deleted, conflicts, "{name}/ is here, verified");
+    let entries = EntryCounts { surplus, deleted, conflicts };
+    let spared = file.rules.delete.is_some() && deleted == 0;
+    let conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths, spared));
+    Report::Written { run: file.run, entries, conflicts }
+}
+
+/// Differences of a destination from the manifest of its source.
+///
+/// Errors: as [`surplus`], so that a comparison for a mirror shows whether it may delete.
+fn compared(
+    name: &Name,
+    before: Option<&TreeStream>,
+    manifest: &Manifest,
+    filter: &Filter,
+    rules: &DirectoryRules,
+) -> io::Result<Comparison> {
+    let scope = surplus(name, before, manifest, filter, rules)?.map(|_| filter);
+    manifest.compare(before, scope).map_err(io::Error::other)
 }
 
 /// The entries of a destination that the source lacks; `None` if the filter looks at more than

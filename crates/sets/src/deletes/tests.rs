@@ -59,7 +59,7 @@ fn excluded_entries_and_directories_around_them_stay() {
         let surplus = surplus(before, after, filter);
         let gone: BTreeSet<&[u8]> = surplus.entries().iter().map(|entry| &*entry.path).collect();
         for (path, kind) in paths(before) {
-            if !is_included(filter, &path, &kind) {
+            if !is_in_scope(filter, &path, &kind) {
                 assert!(!gone.contains(&*path), "seed {id}: {path:?}");
                 assert!(!gone.iter().any(|other| is_below(&path, other)), "seed {id}: around {path:?}");
             }
@@ -71,7 +71,7 @@ fn excluded_entries_and_directories_around_them_stay() {
 fn every_other_entry_that_the_source_lacks_is_listed() {
     for_random_pairs(|before, after, filter, id| {
         let (old, new, surplus) = (paths(before), paths(after), surplus(before, after, filter));
-        let stays = |path: &[u8], kind: &Kind| new.contains_key(path) || !is_included(filter, path, kind);
+        let stays = |path: &[u8], kind: &Kind| new.contains_key(path) || !is_in_scope(filter, path, kind);
         let expected: BTreeSet<&[u8]> = old
             .iter()
             .filter(|(path, kind)| !stays(path, kind))

@@ -7,6 +7,7 @@ use crate::control::{DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, 
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::{Attributes, ByteRange};
+use anabranch_sets::comparison::{Comparison, DifferenceKind, DifferentEntry};
 
 pub(super) const LENGTH: u64 = 1_000_000;
 pub(super) const HASH: FileHash = FileHash([7; 32]);
@@ -213,6 +214,8 @@ pub(super) struct FakeDirectory {
     pub(super) loses_heads: bool,
     /// Entries that the site leaves because another program changed them.
     pub(super) conflicts: u64,
+    /// Entries that the site lacks when it compares.
+    pub(super) missing: u64,
     /// Rules of the commands that the site got, for assertions.
     pub(super) rules: Vec<DirectoryRules>,
     /// Numbers of the sources whose directories the site wrote.
@@ -222,8 +225,15 @@ pub(super) struct FakeDirectory {
 impl FakeDirectory {
     /// Writes the directory.
     fn written(&mut self, Finish { run, rules, origin, .. }: Finish) -> Report {
+        let compares = rules.compare;
         self.rules.push(rules);
         self.origins.push(origin);
+        if compares {
+            let entry = DifferentEntry { kind: DifferenceKind::Missing, path: "x".repeat(9_000), from: None };
+            let named = vec![entry; 1_000];
+            let comparison = Comparison { missing: self.missing, named, ..Comparison::default() };
+            return Report::Compared { run, comparison };
+        }
         let entries = EntryCounts { surplus: Some(2), deleted: 1, conflicts: self.conflicts };
         let conflicts = (self.conflicts > 0).then(|| "in/x: changed here".to_owned());
         Report::Written { run, entries, conflicts }

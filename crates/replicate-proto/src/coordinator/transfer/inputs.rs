@@ -206,6 +206,16 @@ impl Transfer {
                 };
                 self.handle_completed(cx, site, run, Some(entries), verdict)
             }
+            Report::Compared { mut comparison, .. } => {
+                // The site may be hostile.
+                comparison.bound();
+                let verdict = match comparison.in_words() {
+                    words if words.is_empty() => Verdict::Done,
+                    words => Verdict::Differs { reason: format!("{}: {words}", cx.name(site)) },
+                };
+                self.head.compared.insert(site, comparison);
+                self.handle_completed(cx, site, run, None, verdict);
+            }
             Report::HopFailed { flow, peer, unconnected, reason, .. } => {
                 self.handle_hop_failed(cx, site, run, flow, peer, unconnected, &reason)
             }
@@ -526,7 +536,7 @@ impl Transfer {
         let (since, tries) = d.unreached.as_ref().map_or((now, 1), |u| (u.since, u.tries + 1));
         d.unreached = Some(UnreachableSite { since, tries, line: line.clone() });
         d.retry_at = Some(now + doubled(cx.config.avoid_min, tries - 1, cx.config.avoid_max));
-        let last = tries >= STRIKES_MAX.into() && now >= since + cx.config.site_wait;
+        let last = tries >= STRIKES_MAX.into() && now >= since + self.site_wait(cx.config);
         self.remove_attempt(cx);
         self.last_trouble = Some(line.clone());
         if last {

@@ -95,7 +95,7 @@ impl Transfer {
     /// Announces the sites for which the transfer waits, the reasons, and the maximum wait; once
     /// per state.
     fn tell_waiting(&mut self, cx: &mut Context<'_>) {
-        let left = |since: Instant| (since + cx.config.site_wait).saturating_since(cx.now);
+        let left = |since: Instant| (since + self.site_wait(cx.config)).saturating_since(cx.now);
         let (mut names, mut causes, mut most) = (Vec::new(), Vec::new(), Duration::ZERO);
         if let Some(since) = self.source_away.filter(|_| !cx.up(self.request.source)) {
             names.push(format!("the source {}", cx.name(self.request.source)));

@@ -31,7 +31,7 @@ impl Transfer {
     /// Detects sites that are unreachable for too long, and overdue answers.
     fn watch_sites(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
-        let site_wait = cx.config.site_wait;
+        let site_wait = self.site_wait(cx.config);
         if cx.up(self.request.source) {
             self.source_away = None;
         } else {
@@ -399,6 +399,8 @@ impl Transfer {
             Outcome::Cancelled
         } else if count(|v| matches!(v, Verdict::Integrity { .. })) > 0 {
             Outcome::Integrity
+        } else if count(|v| matches!(v, Verdict::Differs { .. })) > 0 {
+            Outcome::Differs
         } else if done == self.destinations.len() {
             Outcome::Done
         } else if delivered == self.destinations.len() {

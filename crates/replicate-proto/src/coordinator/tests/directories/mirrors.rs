@@ -39,11 +39,64 @@ fn conflicts_beside_a_failure_are_partial_success() {
 }
 
 #[test]
+fn comparison_ends_with_the_head_and_differs_with_exit_code_4() {
+    let mut w = World::new(internet2());
+    let mut request = directory_request(&mut w, &[3, 8]);
+    request.rules.compare = true;
+    w.length = HEAD;
+    w.sites[3].other = Some((500, FileHash([9; 32])));
+    w.sites[8].other = Some((HEAD, HASH));
+    w.directories.entry(SiteId(3)).or_default().missing = 2;
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [[range(0, HEAD)]]);
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!((status.attempts, status.outcome), (1, Some(Outcome::Differs)));
+    assert_eq!(status.outcome.map(Outcome::exit_code), Some(4));
+    let reason = "s3: 2 missing".to_owned();
+    assert_eq!(*verdict(&status, 3), Verdict::Differs { reason });
+    assert_eq!(*verdict(&status, 8), Verdict::Done);
+    let comparison = status.destinations[0].comparison.clone().expect("it compared");
+    assert_eq!((comparison.missing, comparison.named.len()), (2, 3), "the site's list is bounded");
+    let snapshot = w.coordinator.snapshot(id).expect("it is remembered");
+    assert_eq!(snapshot.destinations[0].comparison, Some(comparison));
+}
+
+#[test]
+fn comparison_gives_an_absent_site_up_soon() {
+    let mut w = World::new(internet2());
+    let mut request = directory_request(&mut w, &[3, 8]);
+    request.rules.compare = true;
+    w.length = HEAD;
+    w.sites[3].other = Some((HEAD, HASH));
+    w.kill(SiteId(8));
+    let begun = w.now;
+    let id = w.submit(request);
+    let status = w.run_to_end(id);
+    assert_eq!(status.outcome, Some(Outcome::SomeFailed));
+    assert!(matches!(verdict(&status, 8), Verdict::Unreachable { .. }), "{:?}", verdict(&status, 8));
+    assert!(w.now.saturating_since(begun) < Duration::from_secs(60));
+}
+
+#[test]
+fn comparison_does_not_join_a_transfer() {
+    let mut w = World::new(internet2());
+    let plain = directory_request(&mut w, &[3]);
+    w.submit(plain.clone());
+    let rules = DirectoryRules { compare: true, ..DirectoryRules::default() };
+    let refused = w.coordinator.submit_or_attach(w.now, TransferRequest { rules, ..plain });
+    let error = refused.expect_err("the transfer writes").to_string();
+    assert!(error.contains("compare unset, not on"), "{error}");
+}
+
+#[test]
 fn rules_and_source_reach_every_site() {
     let mut w = World::new(internet2());
     let mut request = directory_request(&mut w, &[3]);
-    let rules =
-        DirectoryRules { filter: filter("- *.tmp"), delete: Some(MaxDelete::Entries(7)), backup: None };
+    let rules = DirectoryRules {
+        filter: filter("- *.tmp"),
+        delete: Some(MaxDelete::Entries(7)),
+        ..DirectoryRules::default()
+    };
     request.rules = DirectoryRules { backup: Some("./old//".to_owned()), ..rules.clone() };
     let id = w.submit(request.clone());
     w.run_to_end(id);
