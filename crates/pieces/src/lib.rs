@@ -4,6 +4,7 @@
 //! Leaves out: the files themselves. Read [`RangeSet`], [`PieceHasher`] and [`FileHasher`] first.
 
 mod attributes;
+pub mod blocks;
 mod hash;
 pub mod name;
 mod range;

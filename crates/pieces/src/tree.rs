@@ -114,21 +114,31 @@ impl PieceHasher {
         if self.lacks > 0 {
             return None;
         }
-        let hash = match (&self.head, &self.done[..]) {
-            // A single value and the hash of several values differ only in their bits, which nobody
-            // can choose.
-            (Some(only), []) | (None, [(_, only)]) => *only,
-            (head, subtrees) => {
-                let mut all = blake3::Hasher::new();
-                for value in head.iter().chain(subtrees.iter().map(|(_, value)| value)) {
-                    all.update(value);
-                }
-                *all.finalize().as_bytes()
-            }
-        };
+        let hash = identify(self.head.as_ref(), &self.done);
         let done: u64 = self.done.iter().map(|(length, _)| length).sum();
-        Some(Piece { hash: GenerationHash(hash), start: self.start - done, subtrees: self.done })
+        Some(Piece { hash, start: self.start - done, subtrees: self.done })
     }
+
+    /// Number of whole subtrees of the piece `range`, which begins with a chunk.
+    pub(crate) fn subtrees(range: ByteRange) -> usize {
+        parts(range).len()
+    }
+}
+
+/// Hash that identifies a piece with this head and these subtrees.
+fn identify(head: Option<&[u8; 32]>, subtrees: &[Subtree]) -> GenerationHash {
+    GenerationHash(match (head, subtrees) {
+        // A single value and the hash of several values differ only in their bits, which nobody
+        // can choose.
+        (Some(only), []) | (None, [(_, only)]) => *only,
+        (head, subtrees) => {
+            let mut all = blake3::Hasher::new();
+            for value in head.into_iter().chain(subtrees.iter().map(|(_, value)| value)) {
+                all.update(value);
+            }
+            *all.finalize().as_bytes()
+        }
+    })
 }
 
 /// Hash of a piece, and its part of the file's hash. The default value is the hash of no data.
@@ -139,6 +149,22 @@ pub struct Piece {
     /// Position of the piece's first subtree in the file.
     start: u64,
     subtrees: Vec<Subtree>,
+}
+
+impl Piece {
+    /// The piece `range`, which begins with a chunk, by the chaining values of its subtrees; `None`
+    /// for another number of values.
+    pub(crate) fn of_values(range: ByteRange, values: impl Iterator<Item = ChainingValue>) -> Option<Self> {
+        let lengths = parts(range);
+        let subtrees: Vec<Subtree> = lengths.iter().copied().zip(values).collect();
+        let hash = identify(None, &subtrees);
+        (subtrees.len() == lengths.len()).then_some(Self { hash, start: range.start, subtrees })
+    }
+
+    /// Chaining values of its subtrees, in order.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &ChainingValue> {
+        self.subtrees.iter().map(|(_, value)| value)
+    }
 }
 
 /// Combines the hashes of pieces into the hash of the file. Pieces may be inserted in any order,

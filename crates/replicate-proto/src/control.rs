@@ -157,6 +157,9 @@ pub struct Finish {
     /// transfers.
     #[serde(default)]
     pub origin: u64,
+    /// Of a directory: ranges of the stream whose files changed at the source before they were sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsettled: Vec<ByteRange>,
 }
 
 /// Rules of a directory's transfer.
@@ -201,6 +204,26 @@ pub struct EntryCounts {
     pub deleted: u64,
     /// Entries that were left because another program changed them.
     pub conflicts: u64,
+    /// Files that were left because they changed at the source before they were sent.
+    #[serde(default)]
+    pub unsettled: u64,
+}
+
+/// Entries of a source's directory that changed during the transfer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsettled {
+    /// Ranges of the stream whose files changed after the scan. Zeros stand for their bytes.
+    pub ranges: Vec<ByteRange>,
+    /// Line about entries that the manifest lacks, because they went on changing during the scan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
+}
+
+impl Unsettled {
+    /// Returns true if all entries are sent.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.left_out.is_none()
+    }
 }
 
 /// Everything that one site does in one attempt.
@@ -424,6 +447,9 @@ pub enum Report {
         /// destination learns which of the other bytes it has.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         head_bytes: Option<u64>,
+        /// At the source of a directory: entries that it cannot send.
+        #[serde(default, skip_serializing_if = "Unsettled::is_empty")]
+        unsettled: Unsettled,
     },
     /// This site's part of the attempt is set up.
     Ready {

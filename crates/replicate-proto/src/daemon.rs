@@ -122,6 +122,7 @@ impl Job {
 
 /// Result of a [`Job`].
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, and most are answers")]
 pub enum JobResult {
     /// A report for the controller.
     Answer(Report),

@@ -18,9 +18,9 @@ use anabranch_net::keys::Role;
 use anabranch_net::refusals::Refusals;
 use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_pieces::name::{NameError, directory, normal};
-use anabranch_pieces::{Attributes, ByteRange, FileHash};
+use anabranch_pieces::{Attributes, ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    Command, DirectoryRules, FailureKind, Finish, Report, Run, SiteProgram, Submitter,
+    Command, DirectoryRules, FailureKind, Finish, Report, Run, SiteProgram, Submitter, Unsettled,
 };
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
@@ -381,8 +381,11 @@ impl Service {
                 JobResult::Nothing
             }
             Job::Finish(file) => {
-                let have = self.have(file.run);
-                if have.is_some_and(|have| have.iter().map(|r| r.len()).sum::<u64>() < file.length) {
+                let settled = |have: Vec<ByteRange>| {
+                    RangeSet::from_ranges(have.into_iter().chain(file.unsettled.iter().copied()))
+                };
+                let have = self.have(file.run).map(settled);
+                if have.is_some_and(|have| have.ranges().iter().map(|r| r.len()).sum::<u64>() < file.length) {
                     return JobResult::NotYet;
                 }
                 JobResult::Answer(self.finish(&file))
@@ -435,8 +438,8 @@ impl Service {
         let looked = || -> io::Result<Report> {
             self.directories.forget_other(run.transfer, rules);
             if is_source && directory(name).is_some() {
-                let stream = self.source_stream(name, run, Some(rules))?;
-                return Ok(directories::source_inventory(run, stream.manifest(), rules));
+                let source = self.source_directory(name, run, Some(rules))?;
+                return Ok(directories::source_inventory(run, &source, rules));
             }
             if is_source {
                 let (_, found) = self.source(name)?;
@@ -444,7 +447,17 @@ impl Service {
                 let (length, attributes) = (Some(found.len()), Some(attributes(&found)));
                 let (have, arriving, head_bytes) = (vec![], None, None);
                 let hash = known;
-                return Ok(Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes });
+                let unsettled = Unsettled::default();
+                return Ok(Report::Inventory {
+                    run,
+                    length,
+                    have,
+                    hash,
+                    attributes,
+                    arriving,
+                    head_bytes,
+                    unsettled,
+                });
             }
             if directory(name).is_some() {
                 return self.inquire_directory(run, &self.name(name)?, submitter, rules);
@@ -462,8 +475,8 @@ impl Service {
                 Some(file) => lock(&file).have().ranges().to_vec(),
                 None => vec![],
             };
-            let (arriving, head_bytes) = (None, None);
-            Ok(Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes })
+            let (arriving, head_bytes, unsettled) = (None, None, Unsettled::default());
+            Ok(Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes, unsettled })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| failed(run, kind, &error))
@@ -499,7 +512,7 @@ impl Service {
     fn hash(&self, run: Run, name: &str) -> Report {
         let read = || -> io::Result<FileHash> {
             if directory(name).is_some() {
-                return Ok(FileHash(self.source_stream(name, run, None)?.manifest().id().0));
+                return Ok(FileHash(self.source_directory(name, run, None)?.stream.manifest().id().0));
             }
             let (SourceFile::File { file, path }, found) = self.source(name)? else {
                 unreachable!("the name is a file's");
@@ -580,7 +593,7 @@ impl Service {
         let source = program.source_path.as_ref().map(|name| match directory(name) {
             None => self.source(name).map(|(source, _)| source),
             Some(_) => {
-                let stream = self.source_stream(name, run, None)?;
+                let stream = self.source_directory(name, run, None)?.stream;
                 let is_planned = program.snapshot.is_none_or(|id| id.0 == stream.manifest().id().0);
                 let changed =
                     || io::Error::other(format!("{name}: changed during the transfer: send it again"));

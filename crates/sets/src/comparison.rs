@@ -87,7 +87,7 @@ impl Comparison {
             }
             _ => true,
         };
-        let mut each = |take: &mut dyn FnMut(Change)| {
+        let mut each = |take: &mut dyn FnMut(Change)| -> Result<(), ReadError> {
             let nodes = Both(&mut before_nodes, &mut after_nodes);
             let mut changes = Difference::new(nodes, before, after);
             while let Some(change) = changes.poll()? {
@@ -152,6 +152,7 @@ impl Comparison {
         });
         let fits = fits.count();
         self.named.truncate(fits);
+        self.named.shrink_to(NAMED_MAX);
     }
 
     /// Number of differing entries.

@@ -65,7 +65,7 @@ pub(super) async fn dry_run(
     // Destinations get the union of what they lack: at least the largest part.
     let lacking = view.destinations.iter().filter_map(|d| d.comparison.as_ref());
     match lacking.map(|comparison| comparison.content_bytes).max() {
-        Some(bytes) => plan(ByteCount::new(bytes + view.length_bytes.unwrap_or(0))),
+        Some(bytes) => plan(ByteCount::new(bytes.saturating_add(view.length_bytes.unwrap_or(0)))),
         None => Ok(ExitCode::SUCCESS),
     }
 }

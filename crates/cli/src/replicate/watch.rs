@@ -283,7 +283,7 @@ fn surplus_lines(summary: &Summary<'_>) -> Vec<String> {
     let counted = |n: u64| format!("{n} {}", if n == 1 { "entry" } else { "entries" });
     let mut lines = Vec::new();
     for DestinationSummary { site, entries, .. } in &summary.destinations {
-        let Some(EntryCounts { surplus, deleted, conflicts }) = *entries else { continue };
+        let Some(EntryCounts { surplus, deleted, conflicts, .. }) = *entries else { continue };
         if deleted > 0 {
             lines.push(format!("{} deleted at {site}, which the source lacks", counted(deleted)));
         }

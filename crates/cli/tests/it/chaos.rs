@@ -207,6 +207,8 @@ struct Attempt {
     out: PathBuf,
     child: Option<Child>,
     code: Option<i32>,
+    /// Time at which it ended.
+    ended_at: Option<Duration>,
 }
 
 impl Attempt {
@@ -231,6 +233,7 @@ impl Attempt {
             out,
             child: None,
             code: None,
+            ended_at: None,
         }
     }
 
@@ -249,6 +252,7 @@ impl Attempt {
             // The interrupt may come before the command handles it.
             let interrupted = self.is_interrupted.then_some(INTERRUPTED);
             self.code = Some(status.code().or(interrupted).expect("nobody else kills it"));
+            self.ended_at = Some(since);
         } else if self.interrupt_at.is_some_and(|at| at < since) {
             (self.interrupt_at, self.is_interrupted) = (None, true);
             let pid = rustix::process::Pid::from_child(child);
@@ -339,7 +343,7 @@ fn run_all<F>(
     play: impl Fn(&mut F, u64) -> u64 + Sync,
 ) {
     if let Some(one) = std::env::var("ANABRANCH_SCHEDULE").ok().and_then(|text| text.parse().ok()) {
-        println!("schedule {one}: {} files brought, or commands ended", play(&mut fleet(0), one));
+        println!("schedule {one}: {} files brought, or commands hit", play(&mut fleet(0), one));
         return;
     }
     let (begun, brought) = (Instant::now(), AtomicU64::new(0));
@@ -356,6 +360,6 @@ fn run_all<F>(
     });
     let brought = brought.into_inner();
     let took_s = begun.elapsed().as_secs_f64();
-    println!("{count} schedules in {took_s:.0} s, {brought} files brought, or commands ended");
-    assert!(brought > 0, "no file was brought, or no command ended: nothing was looked for");
+    println!("{count} schedules in {took_s:.0} s, {brought} files brought, or commands hit");
+    assert!(brought > 0, "no file was brought, or no command hit: nothing was looked for");
 }

@@ -20,7 +20,9 @@ use anabranch_net::tls::CredentialFiles;
 use anabranch_pieces::GenerationHash;
 use anabranch_replicate::wire::{DestinationRequest, LinkAddress, SubmitRequest};
 use anabranch_replicate::{Client, SiteLink};
-use anabranch_replicate_proto::control::{Command, OutgoingSpec, Report, Run, SiteProgram, TransferId};
+use anabranch_replicate_proto::control::{
+    Command, OutgoingSpec, Report, Run, SiteProgram, TransferId, Unsettled,
+};
 use anabranch_replicate_proto::coordinator::SchemeChoice;
 use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
 use anabranch_testing::ports::free_port;
@@ -231,6 +233,7 @@ impl Actor {
                                 attributes: None,
                                 arriving: None,
                                 head_bytes: None,
+                                unsettled: Unsettled::default(),
                             }
                         }
                         Command::Install { program } => {

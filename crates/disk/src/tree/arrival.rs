@@ -13,6 +13,7 @@ use crate::folder::{Folder, Links, Name, OpenError, Place, at, shown};
 use crate::partial::{FinishError, PartialFile};
 use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
 use anabranch_sets::deletes::Surplus;
+use anabranch_sets::filter::Filter;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use std::fs::File;
@@ -46,6 +47,10 @@ pub struct Destination<'a> {
     pub deletes: Option<&'a Surplus>,
     /// Place of entries that are deleted or overwritten: its name below a folder.
     pub backup: Option<(&'a Folder, &'a Name)>,
+    /// Ranges of the stream whose files changed at the source before they were sent.
+    pub unsettled: Option<&'a RangeSet>,
+    /// Filter of the transfer. No entry that it excludes gives way to a directory.
+    pub filter: Option<&'a Filter>,
     /// Maximum memory for one manifest, in bytes.
     pub memory_max: u64,
 }
@@ -56,7 +61,8 @@ impl Destination<'_> {
     ///
     /// Errors: [`UnpackError`].
     pub fn write(&self, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
-        let Self { place, before, local, origin, replace, deletes, backup, memory_max } = *self;
+        let Self { place, before, local, origin, replace, deletes, backup, unsettled, filter, memory_max } =
+            *self;
         let root = made(place)?;
         let found = tree(place)?.root()?.expect("a directory has a root");
         let record = place.working_path("sent").and_then(|path| Index::open(&path, &found));
@@ -75,6 +81,8 @@ impl Destination<'_> {
             replace,
             deletes,
             backup: backup.as_ref(),
+            unsettled,
+            filter,
         };
         let done = unpacker.run(root, place.path(), local)?;
         end_writing(place, record)?;
@@ -288,7 +296,20 @@ impl Arrival {
         };
         let (before, memory_max) = (before.as_ref(), *memory_max);
         let (origin, deletes, backup) = (Origin::default(), None, None);
-        let destination = Destination { place, before, local, origin, replace, deletes, backup, memory_max };
+        // Its servers send no zeros for a file that changed.
+        let (unsettled, filter) = (None, None);
+        let destination = Destination {
+            place,
+            before,
+            local,
+            origin,
+            replace,
+            deletes,
+            backup,
+            unsettled,
+            filter,
+            memory_max,
+        };
         stream.finish_directory(snapshot.length_bytes, |stream| destination.write(stream, manifest))
     }
 

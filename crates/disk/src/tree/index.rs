@@ -21,7 +21,8 @@ use crate::folder::{reworded, shown};
 use anabranch_pieces::FileHash;
 use anabranch_sets::{Attributes, FileTime};
 use redb::{
-    Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _, WriteTransaction,
+    Database, ReadOnlyTable, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _,
+    WriteTransaction,
 };
 use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-index");
+/// Values of the blocks of large files ([`anabranch_pieces::blocks`]).
+const BLOCKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-blocks");
 /// Contents and attributes that transfers gave to entries.
 const SENT: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-sent");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("tree-index-meta");
@@ -38,6 +41,8 @@ const FORMAT: &[u8] = b"1";
 const CACHE_BYTES: usize = 32 << 20;
 /// Entries that are written at once: a scan that is killed keeps the ones before.
 const BATCH: usize = 50_000;
+/// Bytes of blocks' values that are written at once.
+const BATCH_BLOCKS_BYTES: usize = 16 << 20;
 /// Bytes of an entry: size, times, inode, device, hash.
 const ENTRY_BYTES: usize = 80;
 /// A file is kept if its times are this old when it is read. The coarsest clock is FAT's, of two
@@ -226,9 +231,11 @@ impl Index {
                     meta.insert("format", FORMAT)?;
                     meta.remove(WRITING)?;
                     begun.delete_table(ENTRIES)?;
+                    begun.delete_table(BLOCKS)?;
                     begun.delete_table(SENT)?;
                 }
                 begun.open_table(ENTRIES)?;
+                begun.open_table(BLOCKS)?;
                 begun.open_table(SENT)?;
             }
             begun.commit()?;
@@ -258,6 +265,7 @@ impl Index {
         let wrong = |error: &dyn std::fmt::Display| failed(&self.path, error);
         let read = self.database.begin_read().map_err(|e| wrong(&e))?;
         let table = read.open_table(ENTRIES).map_err(|e| wrong(&e))?;
+        let blocks = read.open_table(BLOCKS).map_err(|e| wrong(&e))?;
         let entries = table.iter().map_err(|e| wrong(&e))?;
         let entries =
             entries.map(|entry| entry.map(|(key, value)| (key.value().to_vec(), value.value().to_vec())));
@@ -268,6 +276,9 @@ impl Index {
             is_at_end: false,
             is_whole,
             batch: Vec::new(),
+            blocks,
+            batch_blocks: Vec::new(),
+            batch_blocks_bytes: 0,
         };
         let result = scan(&mut lookups)?;
         lookups.finish()?;
@@ -346,15 +357,22 @@ impl Index {
         guarded(&self.path, write)?.map_err(|error| failed(&self.path, error))
     }
 
-    fn write(&self, batch: &[Update]) -> Result<(), redb::Error> {
+    fn write(&self, batch: &[Update], of_blocks: &[Stored]) -> Result<(), redb::Error> {
         let begun = self.database.begin_write()?;
         {
             let mut table = begun.open_table(ENTRIES)?;
+            let mut blocks = begun.open_table(BLOCKS)?;
             for (key, entry) in batch {
                 match entry {
                     Some(entry) => drop(table.insert(key.as_slice(), entry.as_slice())?),
-                    None => drop(table.remove(key.as_slice())?),
+                    None => {
+                        table.remove(key.as_slice())?;
+                        blocks.remove(key.as_slice())?;
+                    }
                 }
+            }
+            for (key, values) in of_blocks {
+                blocks.insert(key.as_slice(), values.as_slice())?;
             }
         }
         begun.commit()?;
@@ -375,6 +393,9 @@ pub(super) struct Lookups<'i> {
     is_at_end: bool,
     is_whole: bool,
     batch: Vec<Update>,
+    blocks: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    batch_blocks: Vec<Stored>,
+    batch_blocks_bytes: usize,
 }
 
 impl Lookups<'_> {
@@ -417,14 +438,31 @@ impl Lookups<'_> {
         self.update((key(path), entry.map(|(stat, hash)| encode(stat, hash))))
     }
 
+    /// The kept values of a large file's blocks, which may be of an earlier content.
+    pub(super) fn blocks(&self, path: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let read = || {
+            Ok::<_, redb::StorageError>(self.blocks.get(key(path).as_slice())?.map(|v| v.value().to_vec()))
+        };
+        guarded(&self.index.path, read)?.map_err(|error| failed(&self.index.path, error))
+    }
+
+    /// Keeps the values of a large file's blocks.
+    pub(super) fn keep_blocks(&mut self, path: &[u8], values: &[u8]) -> io::Result<()> {
+        self.batch_blocks_bytes += values.len();
+        self.batch_blocks.push((key(path), values.to_vec()));
+        if self.batch_blocks_bytes >= BATCH_BLOCKS_BYTES { self.write() } else { Ok(()) }
+    }
+
     fn update(&mut self, update: Update) -> io::Result<()> {
         self.batch.push(update);
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let written = guarded(&self.index.path, || self.index.write(&self.batch));
+        let written = guarded(&self.index.path, || self.index.write(&self.batch, &self.batch_blocks));
         self.batch.clear();
+        self.batch_blocks.clear();
+        self.batch_blocks_bytes = 0;
         written?.map_err(|error| failed(&self.index.path, error))
     }
 
@@ -437,7 +475,7 @@ impl Lookups<'_> {
         while self.is_whole && self.peek()?.is_some() {
             self.pass()?;
         }
-        if self.batch.is_empty() { Ok(()) } else { self.write() }
+        if self.batch.is_empty() && self.batch_blocks.is_empty() { Ok(()) } else { self.write() }
     }
 }
 

@@ -7,6 +7,7 @@ use super::index::{Index, Lookups};
 use super::{Found, Problem, Skipped, Stat, Tree, Visitor, name_of};
 use crate::folder::OpenError;
 use anabranch_pieces::FileHash;
+use anabranch_pieces::blocks::{self, BlockHasher, has_blocks};
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{Builder, Entry, Kind, LinkPath, Name, NodeHash, Target};
 use std::collections::BTreeMap;
@@ -79,6 +80,27 @@ pub fn read(
     out: &mut impl FnMut(NodeHash, &[u8]),
     report: &mut impl FnMut(&[u8], &Problem),
 ) -> io::Result<Snapshot> {
+    read_with_blocks(tree, filter, index, Outputs { nodes: out, blocks: &mut |_| {} }, report)
+}
+
+/// Receivers of a manifest's parts.
+pub(super) struct Outputs<'o, O> {
+    /// Gets the nodes.
+    pub(super) nodes: &'o mut O,
+    /// Gets the values of the blocks of each large file, in the order of the manifest.
+    pub(super) blocks: &'o mut dyn FnMut(&[u8]),
+}
+
+/// Does the same as [`read`], with the blocks of large files.
+///
+/// Errors: see [`read`].
+pub(super) fn read_with_blocks<O: FnMut(NodeHash, &[u8])>(
+    tree: &Tree,
+    filter: &Filter,
+    index: Option<&Index>,
+    out: Outputs<'_, O>,
+    report: &mut impl FnMut(&[u8], &Problem),
+) -> io::Result<Snapshot> {
     let is_whole = filter.is_open();
     match index {
         None => build(tree, filter, None, out, report),
@@ -86,11 +108,11 @@ pub fn read(
     }
 }
 
-fn build(
+fn build<O: FnMut(NodeHash, &[u8])>(
     tree: &Tree,
     filter: &Filter,
     lookups: Option<&mut Lookups<'_>>,
-    out: &mut impl FnMut(NodeHash, &[u8]),
+    Outputs { nodes: out, blocks: blocks_out }: Outputs<'_, O>,
     report: &mut impl FnMut(&[u8], &Problem),
 ) -> io::Result<Snapshot> {
     let mut maker = Maker {
@@ -99,7 +121,8 @@ fn build(
         linked: BTreeMap::new(),
         counts: Counts::default(),
         buffer: vec![0; BUFFER_BYTES],
-        out,
+        out: &mut *out,
+        blocks_out,
         report,
     };
     tree.scan(filter, &mut maker)?;
@@ -125,7 +148,49 @@ struct Maker<'m, 'i, O, R> {
     counts: Counts,
     buffer: Vec<u8>,
     out: &'m mut O,
+    blocks_out: &'m mut dyn FnMut(&[u8]),
     report: &'m mut R,
+}
+
+/// Hash of a file's content, and its facts when it was read.
+struct Hashed {
+    content: FileHash,
+    /// Values of its blocks; empty for a small file.
+    blocks: Vec<u8>,
+    stat: Stat,
+}
+
+/// Hashes a small file as a whole, and a large one by blocks.
+enum ContentHasher {
+    Whole(Box<blake3::Hasher>),
+    Blocks(Box<BlockHasher>),
+}
+
+impl ContentHasher {
+    fn new(size_bytes: u64) -> Self {
+        if has_blocks(size_bytes) {
+            Self::Blocks(Box::new(BlockHasher::new(size_bytes)))
+        } else {
+            Self::Whole(Box::default())
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Whole(hasher) => {
+                hasher.update(bytes);
+            }
+            Self::Blocks(hasher) => hasher.update(bytes),
+        }
+    }
+
+    /// The hash, and the values of the blocks; `None` if bytes are missing.
+    fn finish(self) -> Option<(FileHash, Vec<u8>)> {
+        match self {
+            Self::Whole(hasher) => Some((FileHash(*hasher.finalize().as_bytes()), Vec::new())),
+            Self::Blocks(hasher) => hasher.finish(),
+        }
+    }
 }
 
 /// Why a file has no hash.
@@ -152,50 +217,66 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Maker<'_, '_, O, R> {
         Some(path)
     }
 
-    /// Hash of a file's content, from the index or from the file, and its facts when it was read.
-    fn hash(&mut self, found: &Found<'_>) -> Result<(FileHash, Stat), Unhashed> {
-        if let Some(lookups) = &mut self.lookups {
-            let known = lookups.hash(found.path, &found.stat).map_err(Unhashed::Fatal)?;
-            if let Some(hash) = known {
-                return Ok((hash, found.stat));
-            }
+    /// Hash of a file's content, from the index or from the file.
+    fn hash(&mut self, found: &Found<'_>) -> Result<Hashed, Unhashed> {
+        if let Some(known) = self.known(found).map_err(Unhashed::Fatal)? {
+            return Ok(known);
         }
         for _ in 0..READS_MAX {
             let begun = SystemTime::now();
-            if let Some((hash, stat)) =
-                self.read(found).map_err(|e| Unhashed::Problem(Problem::Unreadable(e)))?
-            {
-                self.counts.hashed_files += 1;
-                self.counts.hashed_bytes += stat.size_bytes;
-                if let Some(lookups) = &mut self.lookups {
-                    let entry = lookups.is_settled(&stat, begun).then_some((&stat, &hash));
-                    lookups.keep(found.path, entry).map_err(Unhashed::Fatal)?;
+            let read = self.read(found).map_err(|e| Unhashed::Problem(Problem::Unreadable(e)))?;
+            let Some(hashed) = read else { continue };
+            self.counts.hashed_files += 1;
+            self.counts.hashed_bytes += hashed.stat.size_bytes;
+            if let Some(lookups) = &mut self.lookups {
+                let is_settled = lookups.is_settled(&hashed.stat, begun);
+                let entry = is_settled.then_some((&hashed.stat, &hashed.content));
+                lookups.keep(found.path, entry).map_err(Unhashed::Fatal)?;
+                if is_settled && !hashed.blocks.is_empty() {
+                    lookups.keep_blocks(found.path, &hashed.blocks).map_err(Unhashed::Fatal)?;
                 }
-                return Ok((hash, stat));
             }
+            return Ok(hashed);
         }
         Err(Unhashed::Problem(Problem::FileChanged))
     }
 
+    /// Hash of an unchanged file, from the index. The values of a large file's blocks must fit it.
+    fn known(&mut self, found: &Found<'_>) -> io::Result<Option<Hashed>> {
+        let Some(lookups) = &mut self.lookups else { return Ok(None) };
+        let (size_bytes, stat) = (found.stat.size_bytes, found.stat);
+        let Some(content) = lookups.hash(found.path, &stat)? else { return Ok(None) };
+        if !has_blocks(size_bytes) {
+            return Ok(Some(Hashed { content, blocks: Vec::new(), stat }));
+        }
+        let kept = lookups.blocks(found.path)?.filter(|values| blocks::are_of(values, size_bytes, content));
+        Ok(kept.map(|blocks| Hashed { content, blocks, stat }))
+    }
+
     /// Reads a file once; `None` if it changed meanwhile.
-    fn read(&mut self, found: &Found<'_>) -> Result<Option<(FileHash, Stat)>, OpenError> {
+    fn read(&mut self, found: &Found<'_>) -> Result<Option<Hashed>, OpenError> {
         let (mut file, before) = found.open()?;
-        let mut hasher = blake3::Hasher::new();
+        let (mut hasher, mut bytes) = (ContentHasher::new(before.size_bytes), 0);
         loop {
             match file.read(&mut self.buffer) {
                 Ok(0) => break,
-                Ok(length) => hasher.update(&self.buffer[..length]),
+                Ok(length) => {
+                    hasher.update(&self.buffer[..length]);
+                    bytes += length as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(OpenError::Io(error)),
             };
             // A file that grows faster than it is read has no end.
-            if hasher.count() > before.size_bytes {
+            if bytes > before.size_bytes {
                 return Ok(None);
             }
         }
-        let after = Stat::of(&super::stat_of(&file)?);
-        let is_whole = hasher.count() == before.size_bytes && before.is_unchanged(&after);
-        Ok(is_whole.then(|| (FileHash(*hasher.finalize().as_bytes()), after)))
+        let stat = Stat::of(&super::stat_of(&file)?);
+        if bytes != before.size_bytes || !before.is_unchanged(&stat) {
+            return Ok(None);
+        }
+        Ok(hasher.finish().map(|(content, blocks)| Hashed { content, blocks, stat }))
     }
 }
 
@@ -217,7 +298,7 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
             self.counts.hard_links += 1;
             return self.add(found.path, Kind::HardLink { path });
         }
-        let (content, stat) = match self.hash(found) {
+        let Hashed { content, blocks, stat } = match self.hash(found) {
             Ok(hashed) => hashed,
             Err(Unhashed::Problem(problem)) => return self.problem(found.path, problem),
             Err(Unhashed::Fatal(error)) => return Err(error),
@@ -230,6 +311,9 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
         }
         self.counts.files += 1;
         self.counts.bytes += stat.size_bytes;
+        if !blocks.is_empty() {
+            (self.blocks_out)(&blocks);
+        }
         let attributes = stat.file_attributes();
         self.add(found.path, Kind::File { attributes, size_bytes: stat.size_bytes, content })
     }

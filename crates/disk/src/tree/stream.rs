@@ -1,7 +1,8 @@
 //! A directory as one byte stream: its manifest, then the contents of its files.
 //!
 //! The stream begins with the *head*: a magic number, the length of the head, and the nodes of the
-//! manifest, each behind its length, the snapshot last. The contents follow in the order of the
+//! manifest, each behind its length, the snapshot last. Behind a length of 0 follow the values of the
+//! blocks of all large files ([`anabranch_pieces::blocks`]). The contents follow in the order of the
 //! manifest, without gaps; further names of a file have none. So the snapshot determines every byte
 //! of the stream, and its id stands for them.
 //!
@@ -9,10 +10,10 @@
 //! [`TreeStream`] first.
 
 use super::index::Index;
-use super::manifest::{Counts, read};
+use super::manifest::{Counts, Outputs, read_with_blocks};
 use super::{Problem, Tree, shown_below};
-use crate::folder::{Folder, Links, at, remove};
-use anabranch_pieces::{ByteRange, FileHash};
+use crate::folder::{Folder, Links, OpenError, at, remove};
+use anabranch_pieces::{ByteRange, FileHash, blocks};
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
@@ -22,7 +23,7 @@ use anabranch_sets::{
 use anabranch_units::ByteCount;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -31,13 +32,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// First bytes of a stream, with the version of its format.
-const MAGIC: [u8; 8] = *b"anatree\x01";
+const MAGIC: [u8; 8] = *b"anatree\x02";
 /// Bytes before the first node: the magic, and the length of the head.
 const BEGIN_BYTES: usize = 16;
 /// Bytes of a node's length.
 const NODE_BEGIN_BYTES: usize = 4;
+/// Maximum number of files that may change while a stream is read.
+const UNSETTLED_MAX: usize = 1_000;
 /// Maximum bytes of a head: some 10 million entries.
 pub const HEAD_BYTES_MAX: u64 = 1 << 30;
 
@@ -61,6 +65,8 @@ pub enum HeadError {
     Node(ReadError),
     /// The lengths of the files exceed 2^63 bytes.
     TooLong,
+    /// The values of a large file's blocks do not give its hash.
+    Blocks,
 }
 
 impl std::fmt::Display for HeadError {
@@ -75,6 +81,7 @@ impl std::fmt::Display for HeadError {
                 write!(f, "a manifest that takes more than {limit} of memory, half of --memory: give more")
             }
             Self::Node(error) => error.fmt(f),
+            Self::Blocks => f.write_str("the blocks of a large file do not give its hash"),
             Self::TooLong => f.write_str("the files have more than 2^63 bytes together"),
         }
     }
@@ -91,6 +98,8 @@ pub(super) struct FileSpan {
     pub(super) range: ByteRange,
     pub(super) content: FileHash,
     pub(super) modified: FileTime,
+    /// Beginning of the values of its blocks in the head; 0 for a small file.
+    blocks: usize,
 }
 
 /// The manifest of a directory, and the place of each file's content in the stream.
@@ -132,10 +141,12 @@ impl Store for Nodes<'_> {
     }
 }
 
-/// The head with these nodes. `id` is the hash of the snapshot among them.
-fn encode(id: NodeHash, nodes: &BTreeMap<NodeHash, Vec<u8>>) -> Vec<u8> {
+/// The head with these nodes, and the values of the blocks of all large files. `id` is the hash of
+/// the snapshot among the nodes.
+fn encode(id: NodeHash, nodes: &BTreeMap<NodeHash, Vec<u8>>, blocks: &[u8]) -> Vec<u8> {
     let node_bytes = |node: &Vec<u8>| NODE_BEGIN_BYTES + node.len();
-    let bytes = BEGIN_BYTES + nodes.values().map(node_bytes).sum::<usize>();
+    let block_bytes = if blocks.is_empty() { 0 } else { NODE_BEGIN_BYTES + blocks.len() };
+    let bytes = BEGIN_BYTES + nodes.values().map(node_bytes).sum::<usize>() + block_bytes;
     let mut head = Vec::with_capacity(bytes);
     head.extend_from_slice(&MAGIC);
     head.extend_from_slice(&(bytes as u64).to_le_bytes());
@@ -144,6 +155,10 @@ fn encode(id: NodeHash, nodes: &BTreeMap<NodeHash, Vec<u8>>) -> Vec<u8> {
         let length = u32::try_from(node.len()).expect("a node is below 4 GiB");
         head.extend_from_slice(&length.to_le_bytes());
         head.extend_from_slice(node);
+    }
+    if !blocks.is_empty() {
+        head.extend_from_slice(&[0; NODE_BEGIN_BYTES]);
+        head.extend_from_slice(blocks);
     }
     head
 }
@@ -158,10 +173,15 @@ impl Manifest {
         if told != head.len() as u64 || told > HEAD_BYTES_MAX {
             return Err(wrong);
         }
-        let (mut nodes, mut last) = (BTreeMap::new(), None);
+        let (mut nodes, mut last, mut has_blocks) = (BTreeMap::new(), None, false);
         let mut rest = &head[BEGIN_BYTES..];
         while let Some((length, more)) = rest.split_first_chunk::<NODE_BEGIN_BYTES>() {
             let length = u32::from_le_bytes(*length) as usize;
+            if length == 0 {
+                rest = more;
+                has_blocks = true;
+                break;
+            }
             let Some((node, more)) = more.split_at_checked(length).filter(|_| length <= NODE_BYTES_MAX)
             else {
                 return Err(wrong);
@@ -173,7 +193,8 @@ impl Manifest {
                 return Err(wrong);
             }
         }
-        let Some(id) = last.filter(|_| rest.is_empty()) else { return Err(wrong) };
+        let Some(id) = last.filter(|_| has_blocks != rest.is_empty()) else { return Err(wrong) };
+        let blocks = head.len() - rest.len();
         let mut manifest = Self {
             id,
             head: Vec::new(),
@@ -197,7 +218,31 @@ impl Manifest {
             }
         }
         (manifest.head, manifest.nodes) = (head, nodes);
+        manifest.find_blocks(blocks)?;
         Ok(manifest)
+    }
+
+    /// Finds the values of the blocks of large files, which begin at `at` in the head, and checks
+    /// them.
+    fn find_blocks(&mut self, mut at: usize) -> Result<(), HeadError> {
+        for file in self.files.iter_mut().filter(|file| blocks::has_blocks(file.range.len())) {
+            let bytes = blocks::values_bytes(file.range.len()).ok_or(HeadError::Blocks)?;
+            let values = self.head.get(at..).and_then(|rest| rest.get(..bytes)).ok_or(HeadError::Blocks)?;
+            if !blocks::are_of(values, file.range.len(), file.content) {
+                return Err(HeadError::Blocks);
+            }
+            file.blocks = at;
+            at += bytes;
+        }
+        if at == self.head.len() { Ok(()) } else { Err(HeadError::Blocks) }
+    }
+
+    /// Size of a file, and the values of its blocks, which a small file has not.
+    fn blocks(&self, number: usize) -> Option<(u64, &[u8])> {
+        let file = &self.files[number];
+        let size_bytes = file.range.len();
+        let bytes = blocks::values_bytes(size_bytes).filter(|_| file.blocks > 0)?;
+        Some((size_bytes, &self.head[file.blocks..file.blocks + bytes]))
     }
 
     fn add(&mut self, path: Vec<u8>, kind: Kind) -> Result<(), HeadError> {
@@ -209,7 +254,7 @@ impl Manifest {
                 self.paths.extend_from_slice(&path);
                 let (path_end, range) = (self.paths.len(), ByteRange { start, end });
                 let (mode, modified) = (attributes.mode, attributes.modified);
-                self.files.push(FileSpan { mode, path_end, range, content, modified });
+                self.files.push(FileSpan { mode, path_end, range, content, modified, blocks: 0 });
                 self.length_bytes = end;
             }
             Kind::HardLink { path: target } => {
@@ -284,7 +329,9 @@ impl Manifest {
             let mut file: File = rustix::fs::openat(folder, new.as_str(), flags, mode)?.into();
             file.write_all(&self.head)?;
             file.sync_all()?;
-            rustix::fs::renameat(folder, new.as_str(), folder, name).map_err(io::Error::from)
+            rustix::fs::renameat(folder, new.as_str(), folder, name)?;
+            // The name must be on disk before any entry of the manifest is.
+            rustix::fs::fsync(folder).map_err(io::Error::from)
         };
         at(Path::new(name), write())
     }
@@ -440,11 +487,29 @@ impl Scan {
 
 /// A directory that is read as a stream.
 ///
-/// Its files are opened as they are read. A file that changed since the scan is an error.
+/// Its files are opened as they are read. A file that changed since the scan is an error, or
+/// *unsettled* ([`TreeStream::read_settled`]).
 #[derive(Debug)]
 pub struct TreeStream {
     folder: Folder,
     manifest: Manifest,
+    /// Numbers of the files that changed before they were read.
+    unsettled: Mutex<BTreeSet<usize>>,
+}
+
+/// Why a file cannot be read.
+enum ReadFailure {
+    /// It is no longer as it was scanned.
+    Changed(io::Error),
+    /// The system's error.
+    Io(io::Error),
+}
+
+impl From<ReadFailure> for io::Error {
+    fn from(failure: ReadFailure) -> Self {
+        let (ReadFailure::Changed(error) | ReadFailure::Io(error)) = failure;
+        error
+    }
 }
 
 impl TreeStream {
@@ -486,23 +551,27 @@ impl TreeStream {
                 nodes.insert(hash, node.to_vec());
             }
         };
+        let mut blocks = Vec::new();
+        let mut keep_blocks = |values: &[u8]| blocks.extend_from_slice(values);
         let mut note = |path: &[u8], problem: &Problem| {
             first.get_or_insert_with(|| format!("{}: {problem}", shown_below(tree.path(), path)));
         };
-        let snapshot = read(tree, filter, index, &mut keep, &mut note)?;
+        let outputs = Outputs { nodes: &mut keep, blocks: &mut keep_blocks };
+        let snapshot = read_with_blocks(tree, filter, index, outputs, &mut note)?;
         let problem = first.map(|first| match snapshot.counts.unreadable + snapshot.counts.unsettled {
             1 => first,
             entries => format!("{first}, and {} more entries", entries - 1),
         });
-        if held_bytes > limit {
+        if held_bytes + blocks.len() as u64 > limit {
             return Err(io::Error::other(HeadError::Memory { limit }));
         }
-        let head = encode(snapshot.id, &nodes);
+        let head = encode(snapshot.id, &nodes, &blocks);
         drop(nodes);
         let manifest = Manifest::decode(head, limit).map_err(io::Error::other)?;
         let descriptor = tree.descriptor.try_clone()?;
         let folder = Folder::of_descriptor(descriptor, tree.path().to_owned(), Links::Refused);
-        Ok((Self { folder, manifest }, Scan { problem, counts: snapshot.counts }))
+        let stream = Self { folder, manifest, unsettled: Mutex::default() };
+        Ok((stream, Scan { problem, counts: snapshot.counts }))
     }
 
     /// The manifest.
@@ -515,6 +584,41 @@ impl TreeStream {
     /// Errors: the system's; a file is no longer as it was scanned; the range ends behind the
     /// stream.
     pub fn read(&self, range: ByteRange) -> io::Result<Vec<u8>> {
+        self.read_or(range, |_, failure| Err(failure.into()))
+    }
+
+    /// Reads a range of the stream. Zeros stand for the bytes of files that are no longer as they
+    /// were scanned, which count as unsettled from then on.
+    ///
+    /// Errors: as [`TreeStream::read`]; too many files are unsettled.
+    pub fn read_settled(&self, range: ByteRange) -> io::Result<Vec<u8>> {
+        self.read_or(range, |number, failure| match failure {
+            ReadFailure::Changed(error) => {
+                let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+                if unsettled.len() >= UNSETTLED_MAX && !unsettled.contains(&number) {
+                    let text = format!("{error}; more than {UNSETTLED_MAX} files changed");
+                    return Err(io::Error::other(text));
+                }
+                if unsettled.insert(number) {
+                    tracing::warn!("{error}");
+                }
+                Ok(())
+            }
+            ReadFailure::Io(error) => Err(error),
+        })
+    }
+
+    /// Ranges of the stream whose files changed before they were read.
+    pub fn unsettled(&self) -> Vec<ByteRange> {
+        let unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+        unsettled.iter().map(|number| self.manifest.files[*number].range).collect()
+    }
+
+    fn read_or(
+        &self,
+        range: ByteRange,
+        failed: impl Fn(usize, ReadFailure) -> io::Result<()>,
+    ) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; range.len() as usize];
         let (mut filled, mut offset) = (0, range.start);
         if let Some(head) = self.manifest.head.get(offset as usize..) {
@@ -526,28 +630,44 @@ impl TreeStream {
             let number = self.manifest.file_at(offset).ok_or(io::ErrorKind::UnexpectedEof)?;
             let file = &self.manifest.files[number];
             let take = ((file.range.end - offset) as usize).min(bytes.len() - filled);
-            self.read_file(number, offset - file.range.start, &mut bytes[filled..filled + take])?;
+            let target = &mut bytes[filled..filled + take];
+            if let Err(failure) = self.read_file(number, offset - file.range.start, target) {
+                target.fill(0);
+                failed(number, failure)?;
+            }
             filled += take;
             offset += take as u64;
         }
         Ok(bytes)
     }
 
-    fn read_file(&self, number: usize, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+    fn read_file(&self, number: usize, offset: u64, bytes: &mut [u8]) -> Result<(), ReadFailure> {
         let (span, path) = (&self.manifest.files[number], self.manifest.path(number));
         let shown = self.folder.path().join(OsStr::from_bytes(path));
-        let file = self.folder.file_at(OsStr::from_bytes(path)).map_err(|error| error.at(&shown))?;
+        let changed = || {
+            let path = crate::folder::shown(&shown);
+            let reason = format!("{path}: changed while it was read: send it again when it rests");
+            ReadFailure::Changed(io::Error::other(reason))
+        };
+        let file = match self.folder.file_at(OsStr::from_bytes(path)) {
+            Ok(file) => file,
+            // Another kind of entry, or none, has its name or the name of a directory above it.
+            Err(OpenError::NotFound | OpenError::Link | OpenError::Folder | OpenError::Special) => {
+                return Err(changed());
+            }
+            Err(error) => {
+                let error = error.at(&shown);
+                let is_other = error.kind() == io::ErrorKind::NotADirectory;
+                return Err(if is_other { changed() } else { ReadFailure::Io(error) });
+            }
+        };
         let read = file.read_exact_at(bytes, offset);
-        let found = at(&shown, file.metadata())?;
+        let found = at(&shown, file.metadata()).map_err(ReadFailure::Io)?;
         let modified = FileTime::new(found.mtime(), found.mtime_nsec().unsigned_abs());
         if found.len() != span.range.len() || modified != Ok(span.modified) {
-            let changed = format!(
-                "{}: changed while it was read: send it again when it rests",
-                crate::folder::shown(&shown)
-            );
-            return Err(io::Error::other(changed));
+            return Err(changed());
         }
-        at(&shown, read)
+        at(&shown, read).map_err(ReadFailure::Io)
     }
 
     /// Opens the file with this number.
@@ -556,20 +676,30 @@ impl TreeStream {
         self.folder.file_at(path).map_err(|error| error.at(&self.folder.path().join(path)))
     }
 
-    /// The contents of another directory's stream that are in this directory.
+    /// The contents of another directory's stream that are in this directory: whole files, and
+    /// blocks of large files with the same path.
     pub fn contents_of(&self, other: &Manifest) -> Vec<LocalContent> {
         let of = |number: usize| (self.manifest.files[number].content, number);
         let here: BTreeMap<FileHash, usize> = (0..self.manifest.files.len()).map(of).collect();
-        let files = other.files.iter().enumerate().filter(|(_, file)| !file.range.is_empty());
-        files
-            .filter_map(|(number, file)| {
-                // The file of the same path needs no copy.
-                let same = self.manifest.find(other.path(number));
-                let same = same.filter(|same| self.manifest.files[*same].content == file.content);
-                let source = same.or_else(|| here.get(&file.content).copied())?;
-                Some(LocalContent { range: file.range, source, is_in_place: same.is_some() })
-            })
-            .collect()
+        let mut found = Vec::new();
+        for (number, file) in other.files.iter().enumerate().filter(|(_, file)| !file.range.is_empty()) {
+            // The file of the same path needs no copy.
+            let same = self.manifest.find(other.path(number));
+            let equal = same.filter(|same| self.manifest.files[*same].content == file.content);
+            if let Some(source) = equal.or_else(|| here.get(&file.content).copied()) {
+                let is_in_place = equal.is_some();
+                found.push(LocalContent { range: file.range, source, offset: 0, is_in_place });
+            } else if let Some(source) = same
+                && let (Some(before), Some(after)) = (self.manifest.blocks(source), other.blocks(number))
+            {
+                found.extend(blocks::common_ranges(before, after).into_iter().map(|common| {
+                    let (start, end) = (file.range.start + common.start, file.range.start + common.end);
+                    let range = ByteRange { start, end };
+                    LocalContent { range, source, offset: common.start, is_in_place: false }
+                }));
+            }
+        }
+        found
     }
 }
 
@@ -580,6 +710,8 @@ pub struct LocalContent {
     pub range: ByteRange,
     /// Number of the file that has it.
     pub(super) source: usize,
+    /// Its first byte in this file.
+    pub(super) offset: u64,
     /// Whether this file has the path that it has in the stream's manifest.
     pub(super) is_in_place: bool,
 }

@@ -21,8 +21,9 @@ use super::{Stat, kind_of, name_of, shown_below, stat_of};
 use crate::folder::{Folder, Links, OpenError, at, remove, rename_new, secrets};
 use crate::partial::{modified_at, named_working};
 use anabranch_pieces::name::is_reserved;
-use anabranch_pieces::{self as pieces, ByteRange, FileHash};
+use anabranch_pieces::{self as pieces, ByteRange, FileHash, RangeSet};
 use anabranch_sets::deletes::Surplus;
+use anabranch_sets::filter::Filter;
 use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timestamps};
 use rustix::io::Errno;
@@ -66,6 +67,10 @@ pub struct Unpacked {
     pub conflict_paths: Vec<String>,
     /// Number of entries that were deleted, or moved to the backup because the source lacks them.
     pub deleted: u64,
+    /// Number of files that changed at the source before they were sent.
+    pub unsettled: u64,
+    /// Paths of the first 100 of them.
+    pub unsettled_paths: Vec<String>,
 }
 
 /// Why a directory was not written to its end.
@@ -125,6 +130,10 @@ pub struct Unpacker<'a> {
     pub deletes: Option<&'a Surplus>,
     /// Place of entries that are deleted or overwritten.
     pub backup: Option<&'a Backup>,
+    /// Ranges of the stream whose files changed at the source before they were sent.
+    pub unsettled: Option<&'a RangeSet>,
+    /// Filter of the transfer. No entry that it excludes gives way to a directory.
+    pub filter: Option<&'a Filter>,
 }
 
 /// Times of a file before and after this transfer set it.
@@ -203,12 +212,14 @@ impl Unpacker<'_> {
     fn copy_renamed(&self, local: &[LocalContent]) -> io::Result<()> {
         let Some(before) = self.before else { return Ok(()) };
         let mut buffer = vec![0; BUFFER_BYTES];
-        for LocalContent { range, source, .. } in local.iter().filter(|content| !content.is_in_place) {
+        for LocalContent { range, source, offset: begin, .. } in
+            local.iter().filter(|content| !content.is_in_place)
+        {
             let file = before.open(*source)?;
             let mut offset = 0;
             while offset < range.len() {
                 let take = buffer.len().min((range.len() - offset) as usize);
-                match file.read_exact_at(&mut buffer[..take], offset) {
+                match file.read_exact_at(&mut buffer[..take], begin + offset) {
                     Ok(()) => {}
                     // It became shorter: the check of its hash shows it.
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
@@ -258,6 +269,22 @@ impl Writing<'_> {
     /// Adds the path to an error.
     fn at<T>(&self, path: &[u8], result: Result<T, impl Into<io::Error>>) -> io::Result<T> {
         at(&self.root.path().join(OsStr::from_bytes(path)), result)
+    }
+
+    /// Leaves a file that changed at the source before it was sent.
+    fn leave_unsettled(&mut self, path: &[u8]) {
+        self.done.unsettled += 1;
+        if self.done.unsettled_paths.len() < CONFLICTS_MAX {
+            self.done.unsettled_paths.push(shown_below(self.root.path(), path));
+        }
+        self.unwritten.insert(path.to_vec());
+    }
+
+    /// Leaves a further name of a file that was left, for the same reason.
+    fn leave_link(&mut self, path: &[u8], target: &LinkPath) {
+        let file = self.from.manifest.file(target.as_bytes()).map(|file| file.range);
+        let is_unsettled = self.from.unsettled.zip(file).is_some_and(|(all, range)| all.contains(range));
+        if is_unsettled { self.leave_unsettled(path) } else { self.conflict(path) }
     }
 
     fn conflict(&mut self, path: &[u8]) {
@@ -352,7 +379,7 @@ impl Writing<'_> {
                 }
                 let is_named = self.is_named(&existing, target)?;
                 if self.is_unwritten(target.as_bytes()) {
-                    self.conflict(path);
+                    self.leave_link(path, target);
                 } else if is_named || self.may_write(path, &directory, &existing)? {
                     if let Some(file) = self.from.manifest.file(path) {
                         let (content, attributes) =
@@ -513,7 +540,11 @@ impl Writing<'_> {
             Existing::Nothing => self.make_directory(path, directory, attributes)?,
             Existing::Is(_, FileType::Directory) => {}
             Existing::Is(..) => {
-                if !self.may_write(path, directory, &existing)? {
+                let is_excluded = self.from.filter.is_some_and(|filter| !filter.includes_path(path));
+                if is_excluded {
+                    self.conflict(path);
+                }
+                if is_excluded || !self.may_write(path, directory, &existing)? {
                     self.passed_over = Some(path.to_vec());
                     return Ok(());
                 }
@@ -574,8 +605,12 @@ impl Writing<'_> {
         let file: File = self.at(path, rustix::fs::openat(&**directory, &working, flags, mode))?.into();
         let written = self.copy(&file, range);
         if self.at(path, written)? != content {
-            self.is_corrupt = true;
-            self.unwritten.insert(path.to_vec());
+            if self.from.unsettled.is_some_and(|unsettled| unsettled.contains(range)) {
+                self.leave_unsettled(path);
+            } else {
+                self.is_corrupt = true;
+                self.unwritten.insert(path.to_vec());
+            }
             return self.at(path, remove(directory, &working));
         }
         self.at(path, rustix::fs::fchmod(&file, Mode::from_raw_mode(attributes.mode)))?;
@@ -732,7 +767,7 @@ impl Writing<'_> {
     ) -> io::Result<()> {
         // A rename of this batch may have met a conflict.
         if self.is_unwritten(target.as_bytes()) {
-            self.conflict(path);
+            self.leave_link(path, target);
             return Ok(());
         }
         let name = OsStr::from_bytes(name_of(path));
@@ -768,7 +803,7 @@ impl Writing<'_> {
             return Err(UnpackError::Corrupt);
         }
         // A surplus entry may have been renamed to an entry that was left.
-        let only_to_empty = self.done.conflicts == self.to_empty.len() as u64;
+        let only_to_empty = self.done.conflicts == self.to_empty.len() as u64 && self.done.unsettled == 0;
         if let Some(surplus) = self.from.deletes.filter(|_| only_to_empty) {
             self.delete(surplus)?;
         }

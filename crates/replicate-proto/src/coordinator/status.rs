@@ -4,7 +4,7 @@
 //! Leaves out: requests (`request`), and commands to sites ([`crate::control`]).
 
 use super::TransferRequest;
-use crate::control::{EntryCounts, Run, TransferId};
+use crate::control::{EntryCounts, Run, TransferId, Unsettled};
 use crate::plan::Scheme;
 use anabranch_pieces::{Attributes, FileHash};
 use anabranch_sets::comparison::Comparison;
@@ -32,7 +32,8 @@ pub enum Verdict {
         /// Reason, in one line of text.
         reason: String,
     },
-    /// The directory is at the destination, but for entries that another program changed there.
+    /// The directory is at the destination, but for entries that another program changed there, or
+    /// that changed at the source meanwhile.
     Conflict {
         /// Line that names such entries.
         reason: String,
@@ -58,8 +59,7 @@ pub enum Outcome {
     Integrity,
     /// The user cancelled the transfer.
     Cancelled,
-    /// Every destination has the directory, but at some of them entries were left that another
-    /// program changed.
+    /// Every destination has the directory, but at some of them entries were left that changed.
     Conflicts,
     /// A comparison found differences at some destination.
     Differs,
@@ -328,7 +328,7 @@ impl Outcome {
             Self::Failed => "failed, no destination has the file",
             Self::Integrity => "data arrived wrong, and nothing wrong was delivered",
             Self::Cancelled => "cancelled",
-            Self::Conflicts => "every destination has the directory, but for entries that were changed there",
+            Self::Conflicts => "every destination has the directory, but for entries that changed",
             Self::Differs => "a destination differs from the source",
         }
     }
@@ -444,6 +444,9 @@ pub struct TransferSnapshot {
     pub length: Option<u64>,
     /// The file's hash, once known.
     pub hash: Option<FileHash>,
+    /// Of a directory: entries that its source cannot send.
+    #[serde(default, skip_serializing_if = "Unsettled::is_empty")]
+    pub unsettled: Unsettled,
     /// The file's attributes, once known.
     #[serde(default)]
     pub attributes: Option<Attributes>,

@@ -10,7 +10,7 @@ mod slow;
 mod world;
 
 use super::*;
-use crate::control::{Attempt, FlowDigest, FlowProgress, FlowSide, Priority};
+use crate::control::{Attempt, FlowDigest, FlowProgress, FlowSide, Priority, Unsettled};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::ByteRange;
@@ -798,6 +798,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
                     attributes: Some(ATTRIBUTES),
                     arriving: Some(HASH),
                     head_bytes: Some(n / 2),
+                    unsettled: Unsettled { ranges: vec![range], left_out: None },
                 },
                 1 => Report::Ready { run },
                 2 => Report::Progress {

@@ -19,7 +19,7 @@ use super::{
     SiteState, Submitter, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
     ranges,
 };
-use crate::control::{Attempt, EntryCounts, FlowDigest};
+use crate::control::{Attempt, EntryCounts, FlowDigest, Unsettled};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_sets::comparison::Comparison;
 use anabranch_units::ByteCount;
@@ -137,6 +137,10 @@ struct StreamHead {
     bytes: Option<u64>,
     /// The current or next attempt sends the head only.
     goes_first: bool,
+    /// Ranges whose files changed at the source before they were sent. Destinations do without them.
+    unsettled: Vec<ByteRange>,
+    /// Line about entries that the source left out of the manifest.
+    left_out: Option<String>,
     /// Snapshots whose ranges destinations have, by their last inventories.
     arriving: BTreeMap<SiteId, FileHash>,
     /// Counts of the entries at destinations that wrote the directory.
@@ -385,6 +389,12 @@ impl Target {
     fn full(&self, length: Option<u64>) -> bool {
         self.known && length.is_some_and(|l| ranges::bytes(&self.have) == l)
     }
+    /// Counts ranges that the source cannot send as ranges that the destination has.
+    fn add_unsettled(&mut self, unsettled: &[ByteRange], length: u64) {
+        if !unsettled.is_empty() {
+            self.have = ranges::normal(&[&self.have, unsettled].concat(), length);
+        }
+    }
     fn set_have(&mut self, have: &[ByteRange], length: u64, ranges_max: usize) {
         self.have = ranges::normal(&have[..have.len().min(ranges_max)], length);
         self.known = true;
@@ -469,6 +479,7 @@ impl Transfer {
         }
         new.length = s.length;
         new.hash = s.hash;
+        (new.head.unsettled, new.head.left_out) = (s.unsettled.ranges, s.unsettled.left_out);
         new.attributes = s.attributes;
         new.attempts = s.attempts;
         new.idle_attempts = s.idle_attempts;
@@ -499,6 +510,10 @@ impl Transfer {
             crowded_attempts: self.crowded_attempts,
             length: self.length,
             hash: self.hash,
+            unsettled: Unsettled {
+                ranges: self.head.unsettled.clone(),
+                left_out: self.head.left_out.clone(),
+            },
             attributes: self.attributes,
             destinations: self
                 .destinations
@@ -669,6 +684,9 @@ impl Transfer {
     }
 
     fn inquiry_deadline(&self, begun: Instant, config: &CoordinatorConfig) -> Instant {
+        if self.request.is_directory() {
+            return begun + config.scan_timeout;
+        }
         begun + config.inquire_timeout + work_time(config, self.length.unwrap_or(0))
     }
 
@@ -686,6 +704,15 @@ impl Transfer {
 
     fn decide(&mut self, cx: &mut Context<'_>, site: SiteId, verdict: Verdict) {
         let Some(target) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) else { return };
+        let verdict = match (verdict, &self.head.left_out) {
+            (Verdict::Done, Some(line)) => {
+                Verdict::Conflict { reason: format!("{}: {line}", cx.name(self.request.source)) }
+            }
+            (Verdict::Conflict { reason }, Some(line)) => {
+                Verdict::Conflict { reason: format!("{reason}; {}: {line}", cx.name(self.request.source)) }
+            }
+            (verdict, _) => verdict,
+        };
         target.verdict = Some(verdict.clone());
         target.finishing = None;
         (target.away, target.unreached) = (None, None);

@@ -55,7 +55,17 @@ fn install(run: Run, path: &str) -> Command {
 
 fn finish_with(run: Run, path: &str, length: u64, hash: FileHash) -> Command {
     let (path, rules) = (path.to_owned(), DirectoryRules::default());
-    Command::Finish(Finish { run, path, length, hash, attributes: None, replace: false, rules, origin: 0 })
+    Command::Finish(Finish {
+        run,
+        path,
+        length,
+        hash,
+        attributes: None,
+        replace: false,
+        rules,
+        origin: 0,
+        unsettled: vec![],
+    })
 }
 
 fn finish(run: Run, path: &str, length: u64) -> Command {

@@ -14,7 +14,9 @@ use super::site::path;
 use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::directory;
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
-use anabranch_replicate_proto::control::{FailureKind, Finish, Report, Run, SiteProgram, TransferId};
+use anabranch_replicate_proto::control::{
+    FailureKind, Finish, Report, Run, SiteProgram, TransferId, Unsettled,
+};
 use anabranch_replicate_proto::coordinator::TransferRequest;
 use anabranch_units::{Duration, RandomStream, Seed, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -263,6 +265,7 @@ impl World {
             attributes: None,
             arriving: None,
             head_bytes: Some(snapshot.head.bytes),
+            unsettled: Unsettled::default(),
         }
     }
 
@@ -290,6 +293,7 @@ impl World {
             attributes: None,
             arriving: id,
             head_bytes: None,
+            unsettled: Unsettled::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use super::network::spoil;
 use super::runner::{DiskTask, Runner, Source};
 use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::{directory, normal_entry};
-use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram};
+use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram, Unsettled};
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,6 +190,7 @@ impl World {
                     attributes: None,
                     arriving: None,
                     head_bytes: None,
+                    unsettled: Unsettled::default(),
                 })
             }
             Job::Inquire { run, path: name, .. } => {
@@ -205,6 +206,7 @@ impl World {
                         attributes: None,
                         arriving: None,
                         head_bytes: None,
+                        unsettled: Unsettled::default(),
                     },
                     Err(DiskFull) => failed(run, &path),
                 })

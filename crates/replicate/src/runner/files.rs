@@ -28,7 +28,12 @@ impl Shared {
         let source = self.source.as_ref()?;
         let piece = lock(&self.site).work_map(group)?.piece(generation)?;
         let (streams, length) = self.cutting(group);
-        Some(cut(read_piece(source, piece).ok()?.into(), streams, length))
+        // A file that changed since it was sent has no symbols any more.
+        let bytes = match source {
+            SourceFile::Directory(stream) => stream.read(piece),
+            file => read_piece(file, piece),
+        };
+        Some(cut(bytes.ok()?.into(), streams, length))
     }
 
     /// Number of symbols of a piece of `group`, and their length if it is fixed.
@@ -217,7 +222,8 @@ fn begins_a_chunk(piece: ByteRange) -> bool {
 fn read_piece(source: &SourceFile, piece: ByteRange) -> io::Result<Vec<u8>> {
     match source {
         SourceFile::File { file, path } => read_piece_of(file, path, piece),
-        SourceFile::Directory(stream) => stream.read(piece),
+        // The controller learns of changed files from the next inventory.
+        SourceFile::Directory(stream) => stream.read_settled(piece),
     }
 }
 

@@ -18,7 +18,7 @@ use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
 use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter, TransferId,
+    DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter, TransferId, Unsettled,
 };
 use anabranch_sets::FileTime;
 use anabranch_sets::comparison::Comparison;
@@ -56,14 +56,23 @@ struct TransferFacts {
     filter: Arc<Filter>,
     /// Id of the snapshot that arrives, once an attempt began.
     snapshot: Option<FileHash>,
-    /// The answer of a destination that compared its directory. Its message can be lost.
-    comparison: Option<Comparison>,
+    /// The answer of a destination that compared its directory with the snapshot of this id. Its
+    /// message can be lost.
+    comparison: Option<(Name, FileHash, Comparison)>,
+}
+
+/// A scanned directory of a source.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) stream: Arc<TreeStream>,
+    /// Line about entries that went on changing during the scan.
+    left_out: Option<String>,
 }
 
 /// Scanned directories of the transfers under way.
 #[derive(Debug, Default)]
 pub(super) struct Directories {
-    sources: Mutex<BTreeMap<(TransferId, Name), Arc<TreeStream>>>,
+    sources: Mutex<BTreeMap<(TransferId, Name), Source>>,
     sinks: Mutex<BTreeMap<(TransferId, Name), Arc<Sink>>>,
     facts: Mutex<BTreeMap<TransferId, TransferFacts>>,
     scanning: Mutex<()>,
@@ -139,9 +148,9 @@ trait Held {
     fn held_bytes(&self) -> u64;
 }
 
-impl Held for Arc<TreeStream> {
+impl Held for Source {
     fn held_bytes(&self) -> u64 {
-        self.manifest().held_bytes()
+        self.stream.manifest().held_bytes()
     }
 }
 
@@ -159,7 +168,8 @@ fn with_local(arrived: &RangeSet, local: &[LocalContent]) -> RangeSet {
 }
 
 /// A source's answer about a directory. Destinations that compare get the head only.
-pub(super) fn source_inventory(run: Run, manifest: &Manifest, rules: &DirectoryRules) -> Report {
+pub(super) fn source_inventory(run: Run, source: &Source, rules: &DirectoryRules) -> Report {
+    let manifest = source.stream.manifest();
     let length = if rules.compare { manifest.head_bytes() } else { manifest.length_bytes() };
     Report::Inventory {
         run,
@@ -169,6 +179,7 @@ pub(super) fn source_inventory(run: Run, manifest: &Manifest, rules: &DirectoryR
         attributes: None,
         arriving: None,
         head_bytes: Some(manifest.head_bytes()),
+        unsettled: Unsettled { ranges: source.stream.unsettled(), left_out: source.left_out.clone() },
     }
 }
 
@@ -222,26 +233,30 @@ impl Directories {
         run: Run,
         rules: Option<&DirectoryRules>,
         memory_max: u64,
-    ) -> io::Result<Arc<TreeStream>> {
+    ) -> io::Result<Source> {
         let key = (run.transfer, name.clone());
         if let Some(known) = lock(&self.sources).get(&key) {
-            return Ok(Arc::clone(known));
+            return Ok(known.clone());
         }
         let filter = self.filter(run, End::Source, rules)?;
         let read = |tree: &Tree, index: Option<&Index>| {
             TreeStream::scan_included(tree, &filter, index, memory_max / 2)
         };
         let (stream, scan) = self.scan(folder, name, read)?;
-        scan.whole()?;
+        // Deletes and comparisons need every entry.
+        let is_exact = rules.is_some_and(|rules| rules.delete.is_some() || rules.compare);
+        if is_exact || scan.counts.unreadable > 0 {
+            scan.whole()?;
+        }
         if rules.is_some_and(|rules| rules.delete.is_some()) {
             check_source(name, &scan.counts)?;
         }
-        let stream = Arc::new(stream);
+        let source = Source { stream: Arc::new(stream), left_out: scan.problem };
         // A question has no transfer whose end drops it. Without an inquiry the filter is unknown.
         if lock(&self.facts).contains_key(&run.transfer) {
-            keep(&self.sources, key, Arc::clone(&stream), memory_max);
+            keep(&self.sources, key, source.clone(), memory_max);
         }
-        Ok(stream)
+        Ok(source)
     }
 
     /// The ranges that have arrived, and the ones that the destination's directory has.
@@ -275,13 +290,13 @@ impl Directories {
 }
 
 impl Service {
-    /// The stream of a source's directory.
-    pub(super) fn source_stream(
+    /// A source's directory.
+    pub(super) fn source_directory(
         &self,
         path: &str,
         run: Run,
         rules: Option<&DirectoryRules>,
-    ) -> io::Result<Arc<TreeStream>> {
+    ) -> io::Result<Source> {
         let name = self.name(path)?;
         self.directories.source(&self.config.folder, &name, run, rules, self.config.memory_max)
     }
@@ -349,14 +364,16 @@ impl Service {
             }
         }
         let found = before.as_ref().map(|before| before.manifest());
+        let length = if rules.compare { Manifest::head_bytes } else { Manifest::length_bytes };
         let report = Report::Inventory {
             run,
-            length: found.map(Manifest::length_bytes),
+            length: found.map(length),
             have: with_local(&have, &local).ranges().to_vec(),
             hash: found.map(|found| FileHash(found.id().0)),
             attributes: None,
             arriving,
             head_bytes: None,
+            unsettled: Unsettled::default(),
         };
         keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
         Ok(report)
@@ -425,11 +442,13 @@ impl Service {
         let filter = self.directories.filter(run, End::Destination, Some(&file.rules))?;
         let missing = |have: &RangeSet| Report::SinkDone { run, have: have.ranges().to_vec() };
         let stream_name = self.stream_name(run.transfer, &name)?;
-        let known = lock(&self.directories.facts).get(&run.transfer).and_then(|f| f.comparison.clone());
-        if let Some(comparison) = known {
-            return Ok(Report::Compared { run, comparison });
-        }
         let Some(partial) = self.existing_stream(&stream_name)? else {
+            let facts = lock(&self.directories.facts).get(&run.transfer).cloned();
+            if let Some((of, id, comparison)) = facts.and_then(|facts| facts.comparison)
+                && (&of, id) == (&name, hash)
+            {
+                return Ok(Report::Compared { run, comparison });
+            }
             // The directory was written before, and the answer was lost.
             let here = self.scan_here(&name, &filter)?;
             let is_there = here.is_some_and(|found| found.manifest().id().0 == hash.0);
@@ -456,7 +475,7 @@ impl Service {
             };
             partial.finish_directory(length, compare).map(|comparison| {
                 if let Some(facts) = lock(&self.directories.facts).get_mut(&run.transfer) {
-                    facts.comparison = Some(comparison.clone());
+                    facts.comparison = Some((name.clone(), hash, comparison.clone()));
                 }
                 Report::Compared { run, comparison }
             })
@@ -498,6 +517,7 @@ impl Service {
         let rules = &file.rules;
         let surplus = surplus(name, sink.before.as_deref(), manifest, filter, rules)?;
         let backup = self.backup_of(name, rules)?;
+        let unsettled = RangeSet::from_ranges(file.unsettled.iter().copied());
         let destination = Destination {
             place,
             before: sink.before.as_deref(),
@@ -506,6 +526,8 @@ impl Service {
             replace: file.replace,
             deletes: surplus.as_ref().filter(|_| rules.delete.is_some()),
             backup: backup.as_ref().map(|backup| (&*self.config.folder, backup)),
+            unsettled: Some(&unsettled),
+            filter: Some(filter),
             memory_max: self.config.memory_max / 2,
         };
         let done = destination.write(stream, manifest)?;
@@ -516,12 +538,15 @@ impl Service {
 
 /// A destination's answer about a directory that it has written.
 fn written(name: &Name, file: &Finish, done: Unpacked, surplus: Option<u64>) -> Report {
-    let Unpacked { files, bytes, conflicts, conflict_paths, deleted } = done;
+    let Unpacked { files, bytes, conflicts, conflict_paths, deleted, unsettled, unsettled_paths } = done;
     let transfer = file.run.transfer.0;
-    tracing::info!(transfer, files, bytes, deleted, conflicts, "{name}/ is here, verified");
-    let entries = EntryCounts { surplus, deleted, conflicts };
+    tracing::info!(transfer, files, bytes, deleted, conflicts, unsettled, "{name}/ is here, verified");
+    let entries = EntryCounts { surplus, deleted, conflicts, unsettled };
     let spared = file.rules.delete.is_some() && deleted == 0;
-    let conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths, spared));
+    let of_changes = (unsettled > 0).then(|| unsettled_line(unsettled, &unsettled_paths, spared));
+    let of_conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths, spared));
+    let lines: Vec<String> = of_changes.into_iter().chain(of_conflicts).collect();
+    let conflicts = (!lines.is_empty()).then(|| lines.join("; "));
     Report::Written { run: file.run, entries, conflicts }
 }
 
@@ -562,15 +587,30 @@ fn surplus(
     }
 }
 
+/// The first paths, and the number of further ones.
+fn named(entries: u64, paths: &[String]) -> String {
+    let named = paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match entries.saturating_sub(CONFLICTS_NAMED as u64) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// Line about files that changed at the source before they were sent. `spared` is as in
+/// [`conflict_line`].
+fn unsettled_line(entries: u64, paths: &[String], spared: bool) -> String {
+    let paths = named(entries, paths);
+    let rest = if spared { "no entry was deleted: " } else { "" };
+    format!("{paths}: changed at the source while it was sent, and left: {rest}send it again when it rests")
+}
+
 /// Line about the entries that were left. `spared` is true if none was deleted although the transfer
 /// deletes.
 fn conflict_line(conflicts: u64, paths: &[String], spared: bool) -> String {
-    let named = paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let more = conflicts.saturating_sub(CONFLICTS_NAMED as u64);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let paths = named(conflicts, paths);
     let rest = if spared { "no entry was deleted" } else { "the rest is done" };
     format!(
-        "{named}{more}: changed here by another program or source, and left; {rest}: --replace replaces or deletes \
+        "{paths}: changed here by another program or source, and left; {rest}: --replace replaces or deletes \
          files and links"
     )
 }

@@ -174,8 +174,17 @@ async fn a_file_crosses_a_relay_over_real_connections() {
         let hash = FileHash(*blake3::hash(&bytes).as_bytes());
         let (path, length) = ("out.bin".into(), bytes.len() as u64);
         let rules = DirectoryRules::default();
-        let file =
-            Finish { run: RUN, path, length, hash, attributes: None, replace: false, rules, origin: 0 };
+        let file = Finish {
+            run: RUN,
+            path,
+            length,
+            hash,
+            attributes: None,
+            replace: false,
+            rules,
+            origin: 0,
+            unsettled: vec![],
+        };
         net.sites[2].0.handle(Command::Finish(file));
         net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
         assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");
@@ -372,6 +381,7 @@ async fn transfer_may_not_finish_another_transfers_file() {
             replace: false,
             rules: DirectoryRules::default(),
             origin: 0,
+            unsettled: vec![],
         })
     };
     net.sites[2].0.handle(finish(8));

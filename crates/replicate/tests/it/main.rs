@@ -12,7 +12,7 @@ use anabranch_replicate::wire::{
     DestinationRequest, LinkAddress, RegisterRequest, SubmitRequest, TopologyDigest,
 };
 use anabranch_replicate::{Client, Controller, ControllerConfig, SiteLink, WatchItem};
-use anabranch_replicate_proto::control::{Command, Report, TransferId};
+use anabranch_replicate_proto::control::{Command, Report, TransferId, Unsettled};
 use anabranch_replicate_proto::coordinator::{
     EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, SubmitResult, TransferRequest, Verdict,
 };
@@ -195,6 +195,7 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                             attributes: None,
                             arriving: None,
                             head_bytes: None,
+                            unsettled: Unsettled::default(),
                         }]
                     }
                     Command::Install { program } => {

@@ -3,6 +3,7 @@
 
 use super::Output;
 use crate::formats::fitted;
+use anabranch_pieces::name::directory;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate_proto::coordinator::{EventKind, Verdict};
 use anabranch_units::BitRate;
@@ -27,6 +28,7 @@ pub(super) struct TransferDisplay {
     length: u64,
     /// Bytes at each destination, and rate in bits per second.
     destinations: BTreeMap<String, (u64, u64)>,
+    is_directory: bool,
 }
 
 enum DisplayMode {
@@ -46,7 +48,7 @@ impl TransferDisplay {
             let columns = size.ok().map(|s| s.ws_col).filter(|c| *c > 0).unwrap_or(COLUMNS);
             DisplayMode::Bars { all: MultiProgress::new(), of: BTreeMap::new(), columns }
         };
-        Self { how, length: 0, destinations: BTreeMap::new() }
+        Self { how, length: 0, destinations: BTreeMap::new(), is_directory: false }
     }
 
     pub(super) fn say(&self, line: &str) {
@@ -61,6 +63,7 @@ impl TransferDisplay {
     }
 
     pub(super) fn status(&mut self, view: &TransferView) {
+        self.is_directory = directory(&view.source_path).is_some();
         let rows = view.destinations.iter().map(|d| (d.site.clone(), (d.verified_bytes, d.rate_bps)));
         self.progress(view.length_bytes.unwrap_or(0), rows.collect());
     }
@@ -71,6 +74,8 @@ impl TransferDisplay {
                 let rows = destinations.iter().map(|d| (d.site.clone(), (d.verified_bytes, d.rate_bps)));
                 self.progress(*length_bytes, rows.collect());
             }
+            // The first scan of a directory can take long.
+            EventKind::Inquiring if self.is_directory => self.say("each site looks at its directory"),
             EventKind::Planned { .. }
             | EventKind::Stopped { .. }
             | EventKind::Suspected { .. }

@@ -237,8 +237,14 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    /// Runs the command once, with these kills. Returns its exit code.
-    fn run(&self, fleet: &mut Fleet, label: &str, kills: &[Kill], interrupt_at: Option<Duration>) -> i32 {
+    /// Runs the command once, with these kills. Returns its exit code, and when it ended.
+    fn run(
+        &self,
+        fleet: &mut Fleet,
+        label: &str,
+        kills: &[Kill],
+        interrupt_at: Option<Duration>,
+    ) -> (i32, Duration) {
         let out = fleet.path(&format!("{}-{label}.out", self.at));
         let mut attempt = Attempt::new(self.words.to_vec(), out);
         attempt.interrupt_at = interrupt_at;
@@ -246,7 +252,7 @@ impl Sending<'_> {
         let said = std::fs::read_to_string(&attempt.out).unwrap_or_default();
         let is_conflict = said.contains("changed here by another program");
         assert!(!is_conflict, "{}: a false conflict: {said}", self.told);
-        attempt.code.expect("it has ended")
+        attempt.code.zip(attempt.ended_at).expect("it has ended")
     }
 }
 
@@ -274,7 +280,7 @@ fn check_leftovers(fleet: &Fleet, told: &str, site: &str) {
     assert!(left.is_empty(), "{told}: left at {site}: {left:?}");
 }
 
-/// One schedule. Returns the number of kills that ended a command.
+/// One schedule. Returns the number of kills during a command.
 fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
     let mut draw = Draw(number ^ 0x6469_7265_6374_6f72);
     let (at, told) = (format!("t{number}"), format!("directories schedule {number}"));
@@ -296,8 +302,8 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         let kill_at = Duration::from_millis(draw.below(900));
         let kill = Kill { who, at: kill_at, back: kill_at + Duration::from_millis(draw.below(200)) };
         let interrupt_at = draw.one_in(3).then(|| kill_at + Duration::from_millis(draw.below(300)));
-        let mut code = sending.run(fleet, &format!("{round}-0"), &[kill], interrupt_at);
-        hits += u64::from(code != 0);
+        let (mut code, ended_at) = sending.run(fleet, &format!("{round}-0"), &[kill], interrupt_at);
+        hits += u64::from(kill_at < ended_at);
         if interrupt_at.is_some() {
             fleet.settle(&told);
             source.edit();
@@ -307,7 +313,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
         while code != 0 {
             assert!(attempts < ATTEMPTS_MAX, "{told}, round {round}: no attempt succeeds; the last: {code}");
             fleet.settle(&told);
-            code = sending.run(fleet, &format!("{round}-{attempts}"), &[], None);
+            (code, _) = sending.run(fleet, &format!("{round}-{attempts}"), &[], None);
             attempts += 1;
         }
         fleet.settle(&told);

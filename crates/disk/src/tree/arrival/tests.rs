@@ -153,6 +153,7 @@ fn short_and_surplus_local_ranges_arrive_again() {
     let content = |start: u64, bytes: u64, source| LocalContent {
         range: ByteRange { start, end: start + bytes },
         source,
+        offset: 0,
         is_in_place: true,
     };
     let long = LOCAL_BYTES_MIN;

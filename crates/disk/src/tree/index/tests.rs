@@ -3,7 +3,9 @@
 use super::*;
 use crate::tree::Tree;
 use crate::tree::manifest::{Snapshot, read};
+use crate::tree::stream::TreeStream;
 use crate::tree::tests::{filter, folder, write};
+use anabranch_pieces::blocks::BLOCKED_BYTES_MIN;
 use anabranch_sets::filter::Filter;
 use proptest::prelude::*;
 
@@ -50,6 +52,39 @@ impl World {
         assert_eq!(plain.expect("it can be read").id, counted.id, "the index changes no result");
         counted.counts.hashed_files
     }
+}
+
+#[test]
+fn blocks_of_unchanged_large_files_are_kept() {
+    let world = World::new();
+    std::fs::write(world.root().join("large"), vec![7; BLOCKED_BYTES_MIN as usize]).expect("ours");
+    let scan = || {
+        let tree = Tree::open(&world.root()).expect("it is there");
+        let root = tree.root().expect("it can be read").expect("a folder");
+        let mut index = Index::open(&world.index(), &root).expect("it can be made");
+        index.settled = world.granularity;
+        std::thread::sleep(Duration::from_millis(20));
+        let scanned = TreeStream::scan_included(&tree, &Filter::default(), Some(&index), u64::MAX);
+        let (stream, scan) = scanned.expect("it can be read");
+        (stream.manifest().head().to_vec(), scan.counts.hashed_files)
+    };
+    let (first, hashed) = scan();
+    assert_eq!(hashed, 5);
+    let (second, hashed) = scan();
+    assert!(hashed == 0 && first == second, "{hashed} files were read");
+    // The values of an earlier content are of no use.
+    let forge = |index: &Index| {
+        index.update(|begun| {
+            let mut table = begun.open_table(BLOCKS)?;
+            table.insert(b"large".as_slice(), [1_u8; 256].as_slice())?;
+            Ok(())
+        })
+    };
+    let tree = Tree::open(&world.root()).expect("it is there");
+    let root = tree.root().expect("it can be read").expect("a folder");
+    forge(&Index::open(&world.index(), &root).expect("it is there")).expect("it can be written");
+    let (third, hashed) = scan();
+    assert!(hashed == 1 && first == third, "{hashed} files were read");
 }
 
 #[test]

@@ -44,6 +44,44 @@ fn changed_file_is_refused_by_name() {
     assert!(refused.contains("/x: changed while it was read"), "{refused}");
 }
 
+#[test]
+fn zeros_stand_for_files_that_changed_or_went() {
+    let root = folder();
+    for name in ["a", "b", "c"] {
+        write(root.path(), name, name);
+    }
+    let stream = scanned(root.path());
+    write(root.path(), "a", "longer");
+    std::fs::remove_file(root.path().join("c")).expect("ours");
+    let head = stream.manifest().head_bytes();
+    let read = |start: u64, end: u64| stream.read_settled(ByteRange { start: head + start, end: head + end });
+    assert_eq!(stream.unsettled(), []);
+    assert_eq!(read(1, 2).expect("it rests"), b"b");
+    assert_eq!(stream.unsettled(), []);
+    assert_eq!(read(0, 3).expect("it is read"), b"\0b\0");
+    assert_eq!(read(0, 1).expect("it is read"), b"\0");
+    let range = |start: u64| ByteRange { start: head + start, end: head + start + 1 };
+    assert_eq!(stream.unsettled(), [range(0), range(2)]);
+}
+
+#[test]
+fn blocks_of_a_large_file_that_do_not_give_its_hash_are_refused() {
+    let root = folder();
+    std::fs::write(root.path().join("large"), vec![7; blocks::BLOCKED_BYTES_MIN as usize]).expect("ours");
+    let manifest = scanned(root.path()).manifest;
+    let decoded = |head: Vec<u8>| Manifest::decode(head, u64::MAX).map(|manifest| manifest.id());
+    let head = manifest.head().to_vec();
+    assert_eq!(decoded(head.clone()), Ok(manifest.id()));
+    let mut wrong = head.clone();
+    *wrong.last_mut().expect("not empty") ^= 1;
+    assert_eq!(decoded(wrong), Err(HeadError::Blocks));
+    // Without the last value.
+    let mut short = head[..head.len() - 32].to_vec();
+    let bytes = short.len() as u64;
+    short[MAGIC.len()..BEGIN_BYTES].copy_from_slice(&bytes.to_le_bytes());
+    assert_eq!(decoded(short), Err(HeadError::Blocks));
+}
+
 /// A few nodes can stand for any number of entries.
 #[test]
 fn nodes_that_multiply_are_refused_within_the_limit() {
@@ -66,7 +104,7 @@ fn nodes_that_multiply_are_refused_within_the_limit() {
         below = Some(Snapshot::decode(&last).expect("it was made here").tree);
     }
     let id = hash(&last);
-    let refused = Manifest::decode(encode(id, &nodes), 1 << 20).expect_err("it has 100^8 entries");
+    let refused = Manifest::decode(encode(id, &nodes, &[]), 1 << 20).expect_err("it has 100^8 entries");
     assert_eq!(refused, HeadError::Memory { limit: 1 << 20 });
 }
 

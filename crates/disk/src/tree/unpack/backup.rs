@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Maximum number of entries with one path.
 const NUMBERS_MAX: u32 = 1_000;
@@ -62,15 +62,26 @@ impl Backup {
         Ok(Self { folder: Folder::of_descriptor(found, path, Links::Refused) })
     }
 
-    /// The directory of a path, made if it is missing.
+    /// The directory of a path, made if it is missing. Where another kind of entry has the name of a
+    /// directory, the directory gets a number, too.
     fn holder(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let parent = Path::new(OsStr::from_bytes(path)).parent().unwrap_or(Path::new(""));
         match self.folder.open_folder(parent) {
-            Err(Errno::NOENT) => {}
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             other => return other,
         }
-        self.folder.make_folders(parent, Mode::from_raw_mode(MODE))?;
-        self.folder.open_folder(parent)
+        let mut made = PathBuf::new();
+        for component in parent.components() {
+            let directory = |number| {
+                let next = made.join(&*numbered(component.as_os_str(), number));
+                self.folder.make_folders(&next, Mode::from_raw_mode(MODE))?;
+                self.folder.open_folder(&next).map(|_| next)
+            };
+            let is_taken = |opened: &Result<_, Errno>| matches!(opened, Err(Errno::NOTDIR | Errno::LOOP));
+            let found = (0..NUMBERS_MAX).map(directory).find(|opened| !is_taken(opened));
+            made = found.unwrap_or(Err(Errno::NOTDIR))?;
+        }
+        self.folder.open_folder(&made)
     }
 
     /// Calls `put` with a directory and names in it, until a name is free.

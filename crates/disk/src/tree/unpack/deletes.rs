@@ -13,7 +13,7 @@ use super::{
     target_hash,
 };
 use crate::folder::remove;
-use crate::tree::Stat;
+use crate::tree::{Stat, shown_below};
 use anabranch_sets::deletes::{Surplus, SurplusEntry};
 use anabranch_sets::{Attributes, Kind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -211,7 +211,7 @@ impl Writing<'_> {
                 Ok(()) => Ok(Deleted::Yes),
                 Err(Errno::NOENT) => Ok(Deleted::Before),
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => Ok(Deleted::No),
-                Err(Errno::NOTDIR) => Ok(Deleted::Conflict),
+                Err(Errno::NOTDIR | Errno::PERM | Errno::ACCESS) => Ok(Deleted::Conflict),
                 Err(errno) => self.at(path, Err(errno)),
             };
         }
@@ -220,7 +220,14 @@ impl Writing<'_> {
         }
         match self.from.backup {
             Some(backup) => self.at(path, backup.take(directory, name, path))?,
-            None => self.at(path, remove(directory, name))?,
+            None => match remove(directory, name) {
+                // It is immutable, a mount point, or in a directory of another user.
+                Err(errno @ (Errno::PERM | Errno::ACCESS | Errno::BUSY)) => {
+                    tracing::warn!("{}: cannot be deleted: {errno}", shown_below(self.root.path(), path));
+                    return Ok(Deleted::Conflict);
+                }
+                removed => self.at(path, removed)?,
+            },
         }
         Ok(Deleted::Yes)
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::tree::Tree;
 use crate::tree::tests::{folder, write};
+use anabranch_pieces::blocks::{BLOCK_BYTES, BLOCKED_BYTES_MIN};
 use anabranch_sets::{Builder, Name};
 use anabranch_units::{RandomStream, Seed};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -47,6 +48,8 @@ fn send(
         replace,
         deletes: None,
         backup: None,
+        unsettled: None,
+        filter: None,
     };
     let root = std::fs::File::open(to).expect("it is there").into();
     let done = unpacker.run(root, to, &local);
@@ -245,11 +248,78 @@ fn corrupt_content_gets_no_name() {
         replace: false,
         deletes: None,
         backup: None,
+        unsettled: None,
+        filter: None,
     };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Corrupt)), "{done:?}");
     let names: Vec<_> = std::fs::read_dir(&to).expect("there").flatten().map(|e| e.file_name()).collect();
     assert_eq!(names, ["good"]);
+}
+
+#[test]
+fn large_files_are_made_from_their_own_blocks() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    let noise = |bytes: usize| {
+        let mut stream = Seed::new(54).stream("large files", bytes as u64);
+        (0..bytes).map(|_| stream.next_u64() as u8).collect::<Vec<u8>>()
+    };
+    let size = (BLOCKED_BYTES_MIN + BLOCK_BYTES / 2 + 77) as usize;
+    let bytes = noise(size);
+    write(&from, "small", "small");
+    std::fs::write(from.join("large"), &bytes).expect("ours");
+    let (_, _, sent) = send(&from, &to, None, false);
+    assert_eq!(sent, size as u64 + 5);
+    let mut edited = bytes.clone();
+    edited[3 << 20] ^= 1;
+    edited.extend_from_slice(b"and more");
+    std::fs::write(from.join("large"), &edited).expect("ours");
+    let (done, _, sent) = send(&from, &to, None, true);
+    assert_eq!(done.expect("it is written").files, 1);
+    // One whole block, and the last one, which became longer.
+    assert_eq!(sent, BLOCK_BYTES + BLOCK_BYTES / 2 + 77 + 8);
+    assert!(std::fs::read(to.join("large")).expect("there") == edited);
+    edited.truncate(BLOCKED_BYTES_MIN as usize);
+    std::fs::write(from.join("large"), &edited).expect("ours");
+    let (_, _, sent) = send(&from, &to, None, true);
+    assert_eq!(sent, 0, "a cut at the end of a block leaves all others as they were");
+    assert!(std::fs::read(to.join("large")).expect("there") == edited);
+}
+
+#[test]
+fn unsettled_content_is_left_and_counted() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "a", "content of a");
+    write(&from, "z", "content of z");
+    write(&to, "a", "as before");
+    let source = scanned(&from);
+    write(&from, "a", "changed meanwhile");
+    let all = ByteRange { start: 0, end: source.manifest().length_bytes() };
+    let stream = tempfile::tempfile().expect("a temporary file");
+    stream.write_all_at(&source.read_settled(all).expect("it is read"), 0).expect("it can be written");
+    let unsettled = RangeSet::from_ranges(source.unsettled());
+    let before = scanned(&to);
+    let unpacker = Unpacker {
+        stream: &stream,
+        manifest: source.manifest(),
+        before: Some(&before),
+        record: None,
+        broken_off: None,
+        origin: ORIGIN,
+        replace: true,
+        deletes: None,
+        backup: None,
+        unsettled: Some(&unsettled),
+        filter: None,
+    };
+    let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
+    let done = done.expect("the rest is written");
+    assert_eq!((done.files, done.conflicts, done.unsettled), (1, 0, 1));
+    assert!(done.unsettled_paths[0].ends_with("to/a"), "{done:?}");
+    let read = |name: &str| std::fs::read_to_string(to.join(name)).expect("it is there");
+    assert_eq!((read("a"), read("z")), ("as before".to_owned(), "content of z".to_owned()));
 }
 
 #[test]
@@ -264,7 +334,7 @@ fn hard_link_to_unlisted_file_is_refused() {
     let name = Name::new(b"z").expect("a name");
     builder.add(&Entry { name, kind: Kind::HardLink { path } }, &mut keep).expect("in order");
     builder.finish(None, &mut keep).expect("no mode");
-    let mut head = b"anatree\x01".to_vec();
+    let mut head = b"anatree\x02".to_vec();
     let bytes = 16 + nodes.iter().map(|node| 4 + node.len()).sum::<usize>();
     head.extend_from_slice(&(bytes as u64).to_le_bytes());
     for node in &nodes {
@@ -283,6 +353,8 @@ fn hard_link_to_unlisted_file_is_refused() {
         replace: true,
         deletes: None,
         backup: None,
+        unsettled: None,
+        filter: None,
     };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Io(_))), "{done:?}");

@@ -79,6 +79,7 @@ impl World {
                         attributes: None,
                         arriving: None,
                         head_bytes: None,
+                        unsettled: crate::control::Unsettled::default(),
                     }
                 }
                 Command::Install { program } => {

@@ -70,6 +70,49 @@ fn head_is_not_sent_twice_after_a_failure() {
     assert_eq!(w.outcome(id), Some(Outcome::Done));
 }
 
+#[test]
+fn files_that_change_at_the_source_are_left_and_the_rest_is_written() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3]);
+    w.unsettled.ranges = vec![range(200_000, 300_000)];
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [[range(0, 200_000), range(300_000, LENGTH)]]);
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Conflicts), 1));
+    assert_eq!(status.destinations[0].entries.map(|entries| entries.unsettled), Some(1));
+}
+
+/// The source learns of the change while it sends, and the destination finds a wrong hash.
+#[test]
+fn file_that_changes_while_it_is_sent_costs_one_more_attempt() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3]);
+    w.sites[3].finish_fails = 1;
+    w.directories.entry(SiteId(3)).or_default().local = vec![range(HEAD, 200_000), range(300_000, LENGTH)];
+    let id = w.submit(request);
+    while !w.seen(|e| matches!(e, EventKind::Started)) {
+        w.tick();
+    }
+    w.unsettled.ranges = vec![range(200_000, 300_000)];
+    let status = w.run_to_end(id);
+    assert_eq!(status.outcome, Some(Outcome::Conflicts), "{status:?}");
+    assert!(status.attempts <= 3, "{} attempts", status.attempts);
+}
+
+#[test]
+fn entries_left_out_of_the_scan_are_named_at_the_end() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3, 8]);
+    w.unsettled.left_out = Some("data/log: changed while it was read".to_owned());
+    let id = w.submit(request);
+    let status = w.run_to_end(id);
+    let reason = "s0: data/log: changed while it was read".to_owned();
+    for site in [3, 8] {
+        assert_eq!(*verdict(&status, site), Verdict::Conflict { reason: reason.clone() });
+    }
+    assert_eq!(status.outcome.map(Outcome::exit_code), Some(3));
+}
+
 /// An earlier transfer of the directory, as it was then, left its head and other ranges.
 #[test]
 fn ranges_of_another_snapshot_count_for_nothing() {

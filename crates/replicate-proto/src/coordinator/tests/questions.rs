@@ -164,6 +164,7 @@ fn late_answer_to_an_earlier_controllers_question_is_ignored() {
             attributes: None,
             arriving: None,
             head_bytes: None,
+            unsettled: crate::control::Unsettled::default(),
         }
     };
     coordinator.handle_report(now, SiteId(0), report(earlier, 1));

@@ -3,7 +3,9 @@
 //! Leaves out: assertions (`tests`).
 
 use super::super::*;
-use crate::control::{DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, Priority, Submitter};
+use crate::control::{
+    DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, Priority, Submitter, Unsettled,
+};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::{Attributes, ByteRange};
@@ -224,7 +226,7 @@ pub(super) struct FakeDirectory {
 
 impl FakeDirectory {
     /// Writes the directory.
-    fn written(&mut self, Finish { run, rules, origin, .. }: Finish) -> Report {
+    fn written(&mut self, Finish { run, rules, origin, unsettled, .. }: Finish) -> Report {
         let compares = rules.compare;
         self.rules.push(rules);
         self.origins.push(origin);
@@ -234,8 +236,14 @@ impl FakeDirectory {
             let comparison = Comparison { missing: self.missing, named, ..Comparison::default() };
             return Report::Compared { run, comparison };
         }
-        let entries = EntryCounts { surplus: Some(2), deleted: 1, conflicts: self.conflicts };
-        let conflicts = (self.conflicts > 0).then(|| "in/x: changed here".to_owned());
+        let entries = EntryCounts {
+            surplus: Some(2),
+            deleted: 1,
+            conflicts: self.conflicts,
+            unsettled: unsettled.len() as u64,
+        };
+        let is_left = self.conflicts > 0 || entries.unsettled > 0;
+        let conflicts = is_left.then(|| "in/x: changed here".to_owned());
         Report::Written { run, entries, conflicts }
     }
 
@@ -266,6 +274,8 @@ pub(super) struct World {
     pub(super) directories: BTreeMap<SiteId, FakeDirectory>,
     /// Of a directory: bytes of its stream's head.
     pub(super) head_bytes: Option<u64>,
+    /// Of a directory: entries that its source cannot send.
+    pub(super) unsettled: Unsettled,
     pub(super) events: Vec<Event>,
     pub(super) store: BTreeMap<TransferId, String>,
     pub(super) next_id: TransferId,
@@ -291,6 +301,7 @@ impl World {
             length: LENGTH,
             directories: BTreeMap::new(),
             head_bytes: None,
+            unsettled: Unsettled::default(),
             events: vec![],
             store: BTreeMap::new(),
             next_id: TransferId(1),
@@ -383,7 +394,17 @@ impl World {
         if is_source {
             let (length, hash) = (Some(length), s.remembers_hash.then_some(HASH));
             let (have, attributes, arriving) = (vec![], Some(ATTRIBUTES), None);
-            return Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes };
+            let unsettled = self.unsettled.clone();
+            return Report::Inventory {
+                run,
+                length,
+                have,
+                hash,
+                attributes,
+                arriving,
+                head_bytes,
+                unsettled,
+            };
         }
         if let Some(head_bytes) = head_bytes {
             directory.find_local(&mut s.have, head_bytes, length);
@@ -396,6 +417,7 @@ impl World {
             attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
             arriving: directory.arriving.filter(|_| !directory.loses_heads),
             head_bytes: None,
+            unsettled: Unsettled::default(),
         }
     }
 
@@ -463,7 +485,8 @@ impl World {
                 let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
                 // The test with arbitrary reports has a lying source that claims the other hash.
                 assert!(hash == right || hash == FileHash([3; 32]));
-                if s.have != whole_of(length) && !(s.finished && s.mode.is_some()) {
+                let have = ranges::normal(&[&s.have[..], &file.unsettled].concat(), length);
+                if have != whole_of(length) && !(s.finished && s.mode.is_some()) {
                     let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
                     assert!(arriving, "only a whole file, or one that is arriving, is finished");
                     s.finish_later = Some(Command::Finish(file));

@@ -8,10 +8,10 @@ use super::{
     FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
     Transfer, UnreachableSite, doubled, one_line,
 };
-use crate::control::{EntryCounts, FlowProgress};
+use crate::control::{EntryCounts, FlowProgress, Unsettled};
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
-    LinkId, Report, Run, SiteId, Verdict, audit,
+    LinkId, Report, Run, SiteId, Verdict, audit, ranges,
 };
 use crate::plan::{FileToSend, Mode};
 use anabranch_pieces::{Attributes, ByteRange};
@@ -20,6 +20,9 @@ use std::collections::BTreeMap;
 
 /// Size of a file for shares of links, which do not depend on it.
 const ANY_SIZE: ByteCount = ByteCount::new(1 << 30);
+
+/// Maximum number of unsettled ranges that a source may report.
+const UNSETTLED_MAX: usize = 1_000;
 
 /// The ranges that a site reports, and the snapshot to which they belong.
 struct InventoryRanges {
@@ -139,10 +142,13 @@ impl Transfer {
             return;
         }
         match report {
-            Report::Inventory { length, have, hash, attributes, arriving, head_bytes, .. } => {
+            Report::Inventory { length, have, hash, attributes, arriving, head_bytes, unsettled, .. } => {
                 if site == self.request.source {
                     self.attributes = attributes;
                     self.head.bytes = head_bytes.filter(|_| self.request.is_directory());
+                    if matches!(self.phase, Phase::Inquiring { run: asked, .. } if asked == run) {
+                        self.handle_unsettled(unsettled);
+                    }
                 }
                 let have = InventoryRanges { have, arriving };
                 self.handle_inventory(cx, site, run, (length, hash, attributes), have)
@@ -196,7 +202,9 @@ impl Transfer {
                     a.digests.insert(site, digests.into_iter().take(limit).collect());
                 }
             }
-            Report::Completed { .. } => self.handle_completed(cx, site, run, None, Verdict::Done),
+            Report::Completed { .. } => {
+                self.handle_completed(cx, site, run, None, Verdict::Done);
+            }
             Report::Written { entries, conflicts, .. } => {
                 let verdict = match conflicts {
                     None => Verdict::Done,
@@ -204,18 +212,20 @@ impl Transfer {
                         Verdict::Conflict { reason: format!("{}: {}", cx.name(site), one_line(&line)) }
                     }
                 };
-                self.handle_completed(cx, site, run, Some(entries), verdict)
+                self.handle_completed(cx, site, run, Some(entries), verdict);
             }
-            Report::Compared { mut comparison, .. } => {
+            Report::Compared { mut comparison, .. } if self.request.rules.compare => {
                 // The site may be hostile.
                 comparison.bound();
                 let verdict = match comparison.in_words() {
                     words if words.is_empty() => Verdict::Done,
                     words => Verdict::Differs { reason: format!("{}: {words}", cx.name(site)) },
                 };
-                self.head.compared.insert(site, comparison);
-                self.handle_completed(cx, site, run, None, verdict);
+                if self.handle_completed(cx, site, run, None, verdict) {
+                    self.head.compared.insert(site, comparison);
+                }
             }
+            Report::Compared { .. } => {}
             Report::HopFailed { flow, peer, unconnected, reason, .. } => {
                 self.handle_hop_failed(cx, site, run, flow, peer, unconnected, &reason)
             }
@@ -223,7 +233,19 @@ impl Transfer {
         }
     }
 
-    /// Handles a destination that has the file, or the directory with these entries.
+    /// Takes over which entries of a directory its source cannot send.
+    fn handle_unsettled(&mut self, Unsettled { mut ranges, left_out }: Unsettled) {
+        if self.request.is_directory() {
+            ranges.truncate(UNSETTLED_MAX);
+            // Every destination needs the head.
+            ranges.retain(|range| self.head.bytes.is_some_and(|head| range.start >= head));
+            self.head.unsettled = ranges::normal(&ranges, u64::MAX);
+            self.head.left_out = left_out.map(|line| one_line(&line));
+        }
+    }
+
+    /// Handles a destination that has the file, or the directory with these entries. Returns true
+    /// if it was asked for this answer.
     fn handle_completed(
         &mut self,
         cx: &mut Context<'_>,
@@ -231,15 +253,18 @@ impl Transfer {
         run: Run,
         entries: Option<EntryCounts>,
         verdict: Verdict,
-    ) {
-        let Some(d) = self.target_mut(site) else { return };
-        if d.open() && (d.finishing.is_some_and(|p| p.run == run) || d.told_ahead == Some(run)) {
-            self.head.written.extend(entries.map(|entries| (site, entries)));
-            self.decide(cx, site, verdict);
-            if let Some(sink) = self.running_mut().and_then(|r| r.sinks.get_mut(&site)) {
-                sink.done = true;
-            }
+    ) -> bool {
+        let Some(d) = self.target_mut(site) else { return false };
+        let is_asked = d.finishing.is_some_and(|p| p.run == run) || d.told_ahead == Some(run);
+        if !d.open() || !is_asked {
+            return false;
         }
+        self.head.written.extend(entries.map(|entries| (site, entries)));
+        self.decide(cx, site, verdict);
+        if let Some(sink) = self.running_mut().and_then(|r| r.sinks.get_mut(&site)) {
+            sink.done = true;
+        }
+        true
     }
 
     fn handle_progress(
@@ -375,12 +400,14 @@ impl Transfer {
         let Some(length) = self.length else { return };
         let current = self.running().is_some_and(|r| r.run == run && r.sinks.contains_key(&site));
         let ranges_max = cx.config.ranges_max;
+        let unsettled = self.head.unsettled.clone();
         let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) else { return };
         let finishing = d.finishing.is_some_and(|p| p.run == run);
         if !current && !finishing {
             return;
         }
         d.set_have(have, length, ranges_max);
+        d.add_unsettled(&unsettled, length);
         let full = d.full(Some(length));
         if finishing && !full {
             d.finishing = None;
@@ -388,8 +415,11 @@ impl Transfer {
             d.integrity += 1;
             let (integrity, missing) = (d.integrity, length - d.shown_bytes);
             // Wrong data from before this transfer is no reason to give the destination up.
-            let refuses = self.request.on_corrupt == CorruptPolicy::Refuse && d.leftover != Some(true);
-            d.leftover = d.leftover.map(|leftover| leftover && !d.have.is_empty());
+            // So is a file of a directory that changed after its bytes were read.
+            let refuses = self.request.on_corrupt == CorruptPolicy::Refuse
+                && d.leftover != Some(true)
+                && !self.request.is_directory();
+            d.leftover = d.leftover.map(|leftover| leftover && !have.is_empty());
             let name = cx.name(site).to_owned();
             if integrity >= cx.config.integrity_max || refuses {
                 let reason = format!(

@@ -7,7 +7,7 @@ use super::{
     WaitEnd, doubled,
 };
 use crate::control::{Attempt, Finish};
-use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteId, Verdict, audit};
+use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteId, Verdict, audit, ranges};
 use anabranch_pieces::{Attributes, ByteRange};
 use std::collections::BTreeSet;
 
@@ -135,7 +135,10 @@ impl Transfer {
             let origin = self.request.origin(cx.name(self.request.source));
             for d in self.destinations.iter_mut().filter(|d| d.open() && d.finishing.is_none()) {
                 let full = d.full(Some(length));
-                if !cx.up(d.site) || !(full || arriving.contains(&d.site)) {
+                // A site compares its bytes with the whole length, so unsettled ranges are told at the
+                // end.
+                let is_early = arriving.contains(&d.site) && self.head.unsettled.is_empty();
+                if !cx.up(d.site) || !(full || is_early) {
                     continue;
                 }
                 if full {
@@ -146,7 +149,9 @@ impl Transfer {
                     self.informed.insert(d.site);
                     let (path, attributes, replace) = (d.path.clone(), self.attributes, self.request.replace);
                     let (rules, origin) = (self.request.rules.clone(), origin);
-                    let file = Finish { run, path, length, hash, attributes, replace, rules, origin };
+                    let unsettled = ranges::normal(&self.head.unsettled, length);
+                    let file =
+                        Finish { run, path, length, hash, attributes, replace, rules, origin, unsettled };
                     cx.out.commands.push_back((d.site, Command::Finish(file)));
                 }
             }

@@ -7,7 +7,7 @@ use crate::tree::index::{Index, Origin};
 use crate::tree::stream::{LocalContent, TreeStream};
 use crate::tree::tests::{folder, write};
 use anabranch_pieces::ByteRange;
-use anabranch_sets::filter::Filter;
+use anabranch_sets::filter::{Filter, Options};
 use anabranch_units::Seed;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,7 @@ struct Mirror<'a> {
     replace: bool,
     deletes: bool,
     backup: Option<&'a Backup>,
+    filter: Option<&'a Filter>,
     broken_off: Option<(&'a Manifest, Origin)>,
     /// Work between the scan of the destination and its deletes.
     meanwhile: fn(&Path),
@@ -35,6 +36,7 @@ const MIRROR: Mirror<'_> = Mirror {
     replace: false,
     deletes: true,
     backup: None,
+    filter: None,
     broken_off: None,
     meanwhile: |_| {},
 };
@@ -72,7 +74,9 @@ impl World {
 
     fn mirror(&self, mirror: Mirror<'_>) -> Unpacked {
         let (source, before) = (scanned(&self.from()), scanned(&self.to()));
-        let surplus = source.manifest().surplus_of(before.manifest(), &Filter::default()).expect("whole");
+        let open = Filter::default();
+        let filter = mirror.filter.unwrap_or(&open);
+        let surplus = source.manifest().surplus_of(before.manifest(), filter).expect("whole");
         (mirror.meanwhile)(&self.to());
         let (stream, local) = stream_of(&source, &before);
         let unpacker = Unpacker {
@@ -85,6 +89,8 @@ impl World {
             replace: mirror.replace,
             deletes: mirror.deletes.then_some(&surplus),
             backup: mirror.backup,
+            unsettled: None,
+            filter: mirror.filter,
         };
         let root = std::fs::File::open(self.to()).expect("it is there").into();
         unpacker.run(root, &self.to(), &local).expect("it is written")
@@ -97,6 +103,56 @@ impl World {
     fn has(&self, name: &str) -> bool {
         std::fs::symlink_metadata(self.to().join(name)).is_ok()
     }
+}
+
+/// Needs root, and a file system with immutable files.
+#[test]
+fn entry_that_cannot_be_deleted_is_a_conflict_and_the_others_go() {
+    let world = World::new(&["a", "b", "c"]);
+    assert_eq!(world.mirror(MIRROR).conflicts, 0);
+    ["a", "b"].iter().for_each(|name| world.remove(name));
+    let immutable = |option: &str| {
+        let command = std::process::Command::new("chattr").arg(option).arg(world.to().join("a")).output();
+        command.is_ok_and(|said| said.status.success())
+    };
+    if !immutable("+i") {
+        anabranch_testing::skip::skip("immutable files need root, chattr and a file system that has them");
+        return;
+    }
+    let done = world.mirror(MIRROR);
+    assert!(immutable("-i"), "the file is ours");
+    assert_eq!((done.deleted, done.conflicts), (1, 1), "{done:?}");
+    assert!(world.has("a") && !world.has("b") && world.has("c"));
+}
+
+#[test]
+fn backup_has_a_file_and_a_directory_of_one_name() {
+    let world = World::new(&["a", "b"]);
+    let kept = |name: &str| std::fs::read_to_string(world.root.path().join("old").join(name)).ok();
+    let backup = world.backup("old");
+    let mirror = || world.mirror(Mirror { backup: Some(&backup), ..MIRROR });
+    mirror();
+    world.remove("a");
+    mirror();
+    write(&world.from(), "a/x", "in the directory");
+    mirror();
+    world.remove("a");
+    let done = mirror();
+    assert_eq!((done.conflicts, world.has("a")), (0, false), "{done:?}");
+    assert_eq!(kept("a").as_deref(), Some("a"));
+    assert_eq!(kept("a.~1~/x").as_deref(), Some("in the directory"));
+}
+
+#[test]
+fn excluded_file_does_not_give_way_to_a_directory() {
+    let world = World::new(&["name/x", "y"]);
+    write(&world.to(), "name", "excluded");
+    // The rule is about files: a directory of this name is included.
+    let options = Options { filter: vec!["- /name".to_owned()], ..Options::default() };
+    let filter = Filter::new(&options).expect("a rule of the test");
+    let done = world.mirror(Mirror { replace: true, filter: Some(&filter), ..MIRROR });
+    assert_eq!((done.conflicts, done.deleted, world.has("y")), (1, 0, true), "{done:?}");
+    assert_eq!(std::fs::read_to_string(world.to().join("name")).ok().as_deref(), Some("excluded"));
 }
 
 fn copy_with_time(from: &Path, to: &Path) {

@@ -22,7 +22,7 @@ fn conflict_at_one_destination_does_not_stop_the_others() {
     assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })));
     assert_eq!(status.outcome, Some(Outcome::Conflicts));
     assert_eq!(status.outcome.map(Outcome::exit_code), Some(3));
-    let entries = EntryCounts { surplus: Some(2), deleted: 1, conflicts: 4 };
+    let entries = EntryCounts { surplus: Some(2), deleted: 1, conflicts: 4, unsettled: 0 };
     assert_eq!(status.destinations[0].entries, Some(entries));
 }
 
