@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod controller;
+mod ends;
 pub mod keys;
 pub mod leftovers;
 pub mod manifest;

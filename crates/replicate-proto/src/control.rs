@@ -157,7 +157,8 @@ pub struct Finish {
     /// transfers.
     #[serde(default)]
     pub origin: u64,
-    /// Of a directory: ranges of the stream whose files changed at the source before they were sent.
+    /// Of a directory: ranges of the stream whose files changed at the source before they were
+    /// sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsettled: Vec<ByteRange>,
 }

@@ -67,9 +67,9 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares the manifest `after` of a source with the manifest `before` of a destination; without
-    /// `before` the destination has no entry. Surplus entries count as far as `scope` includes them;
-    /// without `scope` they do not count. Leaves [`Comparison::content_bytes`] at 0.
+    /// Compares the manifest `after` of a source with the manifest `before` of a destination;
+    /// without `before` the destination has no entry. Surplus entries count as far as `scope`
+    /// includes them; without `scope` they do not count. Leaves [`Comparison::content_bytes`] at 0.
     ///
     /// Errors: [`ReadError`]: a node of either manifest is missing or wrong.
     /// Cost: two readings of the difference; memory for the paths of missing and surplus files, at

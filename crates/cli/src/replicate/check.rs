@@ -1,7 +1,7 @@
 //! `anabranch replicate check`: compares a directory with its copies at other sites. A dry run of
 //! `send` and `sync` shows the same comparison.
 
-use super::send::{Ends, follow};
+use super::ends::{Ends, follow};
 use super::watch::{Output, watch_view};
 use crate::exit::OrUsage as _;
 use crate::formats::size;
@@ -62,7 +62,7 @@ pub(super) async fn dry_run(
     if !matches!(outcome, Outcome::Done | Outcome::Differs) {
         return Ok(ExitCode::from(outcome.exit_code()));
     }
-    // Destinations get the union of what they lack: at least the largest part.
+    // Destinations get the union of the lacking contents: at least the largest part.
     let lacking = view.destinations.iter().filter_map(|d| d.comparison.as_ref());
     match lacking.map(|comparison| comparison.content_bytes).max() {
         Some(bytes) => plan(ByteCount::new(bytes.saturating_add(view.length_bytes.unwrap_or(0)))),

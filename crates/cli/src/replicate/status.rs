@@ -3,7 +3,7 @@
 
 mod page;
 
-use super::send::ControllerArgs;
+use super::ends::ControllerArgs;
 use super::watch::{Output, watch};
 use crate::formats::{fitted, size};
 use anabranch_replicate::wire::{LinkView, SiteView, TransferView};

@@ -1,6 +1,6 @@
 //! `anabranch replicate wait`: waits for detached transfers, or transfers of other users.
 
-use super::send::ControllerArgs;
+use super::ends::ControllerArgs;
 use super::watch::{Output, watch_outcome};
 use anabranch_replicate_proto::control::TransferId;
 use anabranch_replicate_proto::coordinator::Outcome;

@@ -293,7 +293,10 @@ fn same_command_follows_the_transfer_of_a_lost_terminal() {
         if is_summed {
             assert_eq!((&last["event"], &last["verified"]), (&"summary".into(), &true.into()), "{last}");
         } else {
-            assert_eq!(said, "");
+            // The restart may take longer than the first try.
+            let is_about_the_restart =
+                |line: &str| line.contains("connection refused") && line.contains("trying on");
+            assert!(said.lines().all(is_about_the_restart), "{said}");
         }
     }
     assert_eq!(std::fs::read(local.path("lima/file")).expect("it is there"), vec![7; 100_000]);

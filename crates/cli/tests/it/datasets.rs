@@ -404,7 +404,7 @@ fn edited_large_file_sends_its_changed_blocks() {
 }
 
 #[test]
-fn file_that_changes_while_it_is_sent_is_left_and_the_rest_arrives() {
+fn file_that_changes_during_a_transfer_is_left() {
     let Some(_alone) = stage(&[]) else { return };
     let Some(mut net) = Net::new(LINE) else { return };
     std::fs::create_dir_all(net.path("nyc", "data")).expect("the folder is ours");
@@ -477,7 +477,7 @@ fn check_names_each_difference_and_changes_nothing() {
 }
 
 #[test]
-fn dry_run_of_a_mirror_shows_its_changes_and_its_refusal() {
+fn dry_run_shows_changes_and_refusals_of_a_mirror() {
     let mirror = Mirror::new();
     mirror.remove("00");
     write(&mirror.local.path("s/data"), "new", "content of the new file");

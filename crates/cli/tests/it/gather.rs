@@ -739,32 +739,6 @@ fn get_does_not_wait_for_a_server_without_answer() {
     }
 }
 
-/// Pulls an object of 24 MiB, which a slow server has, too: 125 kB/s, so 50 s for a quarter of the
-/// object. Returns the bytes that the slow server sent.
-fn pull_beside_a_slow_server() -> u64 {
-    let world = World::new(1).with(None, &["--rate-max", "1 Mbit/s"]);
-    let bytes = noise(14, 24 * MIB);
-    world.put(0..2, "object", &bytes);
-    let got = world.get(&[&world.object(0..2, "object"), LINK[0], LINK[1]]).end();
-    assert_eq!(got.code, Some(0), "{got:?}");
-    assert!(world.has(&bytes));
-    got.end["servers"][1]["received_bytes"].as_u64().expect("a count")
-}
-
-#[test]
-fn slow_server_delivers_a_quarter_at_most() {
-    assert!(pull_beside_a_slow_server() <= 6 * MIB as u64);
-}
-
-#[test]
-#[ignore = "it measures: `make claims`"]
-fn slow_server_does_not_delay_the_object() {
-    let begun = Instant::now();
-    let of_the_slow_one = pull_beside_a_slow_server();
-    assert!((1..2 << 20).contains(&of_the_slow_one), "{of_the_slow_one} bytes");
-    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
-}
-
 #[test]
 fn striped_file_is_reassembled_despite_a_dead_server() {
     let mut world = World::new(4);

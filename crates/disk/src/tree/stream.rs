@@ -1,10 +1,10 @@
 //! A directory as one byte stream: its manifest, then the contents of its files.
 //!
 //! The stream begins with the *head*: a magic number, the length of the head, and the nodes of the
-//! manifest, each behind its length, the snapshot last. Behind a length of 0 follow the values of the
-//! blocks of all large files ([`anabranch_pieces::blocks`]). The contents follow in the order of the
-//! manifest, without gaps; further names of a file have none. So the snapshot determines every byte
-//! of the stream, and its id stands for them.
+//! manifest, each behind its length, the snapshot last. Behind a length of 0 follow the values of
+//! the blocks of all large files ([`anabranch_pieces::blocks`]). The contents follow in the order
+//! of the manifest, without gaps; further names of a file have none. So the snapshot determines
+//! every byte of the stream, and its id stands for them.
 //!
 //! Leaves out: writing a directory from a stream ([`super::unpack`]). Read [`Manifest`] and
 //! [`TreeStream`] first.

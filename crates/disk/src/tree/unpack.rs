@@ -12,6 +12,7 @@
 
 mod backup;
 mod deletes;
+mod record;
 
 pub use backup::Backup;
 
@@ -474,54 +475,6 @@ impl Writing<'_> {
         is_same.then_some(file.content)
     }
 
-    fn recorded(&self, path: &[u8]) -> io::Result<Option<Sent>> {
-        self.from.record.map_or(Ok(None), |record| record.sent(path))
-    }
-
-    /// The manifests whose contents this or a broken-off transfer gives to entries.
-    fn manifests(&self) -> impl Iterator<Item = &Manifest> {
-        self.from.broken_off.map(|(manifest, _)| manifest).into_iter().chain([self.from.manifest])
-    }
-
-    /// Returns true if the file has the content that a transfer gave it, or is to give it.
-    fn is_as_sent(&self, path: &[u8], stat: &Stat) -> io::Result<bool> {
-        let Some(content) = self.content_before(path, stat) else { return Ok(false) };
-        let manifests = self.manifests();
-        let is_in_one = manifests.filter_map(|m| m.file(path)).any(|file| file.content == content);
-        Ok(is_in_one || self.recorded(path)?.is_some_and(|sent| sent.content == content))
-    }
-
-    /// Returns true if the symbolic link has the target that a transfer gave it, or is to give it.
-    fn is_link_as_sent(&self, path: &[u8], directory: &OwnedFd) -> io::Result<bool> {
-        let found = self.target(path, directory)?;
-        let mut manifests = self.manifests();
-        let is_in_one = manifests.any(|manifest| manifest.target(path) == Some(found.as_bytes()));
-        Ok(is_in_one
-            || self.recorded(path)?.is_some_and(|sent| sent.content == target_hash(found.as_bytes())))
-    }
-
-    /// Notes for the record what this transfer writes to an entry.
-    fn note(&mut self, path: &[u8], content: FileHash, attributes: Attributes) -> io::Result<()> {
-        let sent = Sent { origin: self.from.origin, content, attributes };
-        let recorded = self.recorded(path)?;
-        self.note_change(path, recorded, sent);
-        Ok(())
-    }
-
-    /// Notes for the record an entry that has its content already. The source that wrote this
-    /// content keeps it.
-    fn note_kept(&mut self, path: &[u8], recorded: Option<Sent>, content: FileHash, attributes: Attributes) {
-        let writer = recorded.filter(|sent| sent.content == content);
-        let origin = writer.map_or(self.from.origin, |sent| sent.origin);
-        self.note_change(path, recorded, Sent { origin, content, attributes });
-    }
-
-    fn note_change(&mut self, path: &[u8], recorded: Option<Sent>, sent: Sent) {
-        if self.from.record.is_some() && recorded != Some(sent) {
-            self.sent.push((path.to_vec(), sent));
-        }
-    }
-
     fn make_directory(&mut self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
         let name = OsStr::from_bytes(name_of(path));
         self.at(path, rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(OPEN_MODE)))?;
@@ -587,7 +540,8 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             let recorded = self.recorded(path)?;
-            self.set_attributes(path, directory, (stat, recorded), attributes)?;
+            let sent = self.broken_off_sent(path, stat, content).or(recorded);
+            self.set_attributes(path, directory, (stat, sent), attributes)?;
             self.note_kept(path, recorded, content, attributes);
             return Ok(());
         }
@@ -794,6 +748,7 @@ impl Writing<'_> {
 
     fn finish(mut self, root: Option<Attributes>) -> Result<Unpacked, UnpackError> {
         self.leave(b"");
+        self.note_broken_off()?;
         if let Some(attributes) = root {
             let directory = Rc::clone(&self.top);
             self.steps.push(Step::Attributes { path: Vec::new(), directory, attributes });

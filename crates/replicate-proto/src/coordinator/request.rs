@@ -325,8 +325,6 @@ pub struct CoordinatorConfig {
     pub joint: Option<JointConfig>,
     /// Timeout of an inventory, in addition to the time that `work_rate` gives.
     pub inquire_timeout: Duration,
-    /// Timeout of an inventory of a directory, whose site may have to read all files.
-    pub scan_timeout: Duration,
     /// Timeout of the installation of programs.
     pub install_timeout: Duration,
     /// Maximum time without progress in an attempt.
@@ -391,7 +389,6 @@ impl Default for CoordinatorConfig {
             gather: Duration::from_secs(3),
             joint: None,
             inquire_timeout: Duration::from_secs(30),
-            scan_timeout: Duration::from_secs(1_800),
             install_timeout: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(60),
             finish_timeout: Duration::from_secs(30),

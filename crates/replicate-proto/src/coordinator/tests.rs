@@ -870,7 +870,6 @@ fn a_file_that_may_be_replaced_is_found_once() {
 /// could still read it.
 #[test]
 fn existing_copy_is_done_unless_its_permissions_are_wider() {
-    // The file has mode 0640 at the source.
     for (mode, then) in [(0o640, 0o640), (0o600, 0o600), (0o644, 0o640), (0o666, 0o640)] {
         for remembers_hash in [false, true] {
             let mut w = World::new(internet2());

@@ -37,6 +37,8 @@ const LEVEL_MAX: u8 = 3;
 const DEBTS_MAX: usize = 1_024;
 /// Maximum time for reading or checking a file: 30 days.
 const WORK_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Timeout of an inventory of a directory, whose site may have to read all files.
+const SCAN_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// Window over which rates are averaged.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// Minimum interval between two progress events.
@@ -137,7 +139,8 @@ struct StreamHead {
     bytes: Option<u64>,
     /// The current or next attempt sends the head only.
     goes_first: bool,
-    /// Ranges whose files changed at the source before they were sent. Destinations do without them.
+    /// Ranges whose files changed at the source before they were sent. Destinations do without
+    /// them.
     unsettled: Vec<ByteRange>,
     /// Line about entries that the source left out of the manifest.
     left_out: Option<String>,
@@ -673,8 +676,8 @@ impl Transfer {
         first
     }
 
-    /// Time after which an absent site is given up. A comparison is a question, which is not worth a
-    /// long wait.
+    /// Time after which an absent site is given up. A comparison is a question, which is not worth
+    /// a long wait.
     fn site_wait(&self, config: &CoordinatorConfig) -> Duration {
         if self.request.rules.compare {
             config.inquire_timeout.min(config.site_wait)
@@ -685,7 +688,7 @@ impl Transfer {
 
     fn inquiry_deadline(&self, begun: Instant, config: &CoordinatorConfig) -> Instant {
         if self.request.is_directory() {
-            return begun + config.scan_timeout;
+            return begun + SCAN_TIMEOUT;
         }
         begun + config.inquire_timeout + work_time(config, self.length.unwrap_or(0))
     }

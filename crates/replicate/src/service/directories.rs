@@ -604,8 +604,8 @@ fn unsettled_line(entries: u64, paths: &[String], spared: bool) -> String {
     format!("{paths}: changed at the source while it was sent, and left: {rest}send it again when it rests")
 }
 
-/// Line about the entries that were left. `spared` is true if none was deleted although the transfer
-/// deletes.
+/// Line about the entries that were left. `spared` is true if none was deleted although the
+/// transfer deletes.
 fn conflict_line(conflicts: u64, paths: &[String], spared: bool) -> String {
     let paths = named(conflicts, paths);
     let rest = if spared { "no entry was deleted" } else { "the rest is done" };

@@ -415,7 +415,6 @@ async fn a_site_that_falls_silent_counts_as_gone() {
     let world = World::new("silent").await;
     let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let link = site(world.link("seattle", 1), hold.clone(), starts.clone());
-    // The transfer needs both sites.
     let _other = site(world.link("New York", 2), Arc::default(), Arc::default());
     let operator = world.client(Role::Operator, "operator");
     let is_up = async |want: bool| {

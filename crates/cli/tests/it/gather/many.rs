@@ -1,9 +1,10 @@
 //! Many objects in one command: the number of open objects stays within the limit of descriptors,
-//! and short objects arrive in full.
+//! and short objects arrive in full. One object from a slow and a fast server.
 
-use super::{RunningClient, World, anabranch};
-use crate::net::working_files;
+use super::{LINK, MIB, RunningClient, World, anabranch};
+use crate::net::{PATIENCE, noise, working_files};
 use std::process::Command;
+use std::time::Instant;
 
 /// A list of different objects at servers, of various lengths.
 fn list(world: &World, servers: usize, objects: usize) -> Vec<(String, Vec<u8>)> {
@@ -58,4 +59,30 @@ fn existing_objects_are_not_fetched_again() {
     std::fs::write(out.join("o2"), b"another").expect("the folder is ours");
     assert_ne!(get().code, Some(0));
     assert_eq!(std::fs::read(out.join("o2")).expect("it is there"), b"another");
+}
+
+/// Pulls an object of 24 MiB, which a slow server has, too: 125 kB/s, so 50 s for a quarter of the
+/// object. Returns the bytes that the slow server sent.
+fn pull_beside_a_slow_server() -> u64 {
+    let world = World::new(1).with(None, &["--rate-max", "1 Mbit/s"]);
+    let bytes = noise(14, 24 * MIB);
+    world.put(0..2, "object", &bytes);
+    let got = world.get(&[&world.object(0..2, "object"), LINK[0], LINK[1]]).end();
+    assert_eq!(got.code, Some(0), "{got:?}");
+    assert!(world.has(&bytes));
+    got.end["servers"][1]["received_bytes"].as_u64().expect("a count")
+}
+
+#[test]
+fn slow_server_delivers_a_quarter_at_most() {
+    assert!(pull_beside_a_slow_server() <= 6 * MIB as u64);
+}
+
+#[test]
+#[ignore = "it measures: `make claims`"]
+fn slow_server_does_not_delay_the_object() {
+    let begun = Instant::now();
+    let of_the_slow_one = pull_beside_a_slow_server();
+    assert!((1..2 << 20).contains(&of_the_slow_one), "{of_the_slow_one} bytes");
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
 }

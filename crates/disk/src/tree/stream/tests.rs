@@ -65,7 +65,7 @@ fn zeros_stand_for_files_that_changed_or_went() {
 }
 
 #[test]
-fn blocks_of_a_large_file_that_do_not_give_its_hash_are_refused() {
+fn blocks_that_do_not_give_the_hash_are_refused() {
     let root = folder();
     std::fs::write(root.path().join("large"), vec![7; blocks::BLOCKED_BYTES_MIN as usize]).expect("ours");
     let manifest = scanned(root.path()).manifest;

@@ -62,8 +62,8 @@ impl Backup {
         Ok(Self { folder: Folder::of_descriptor(found, path, Links::Refused) })
     }
 
-    /// The directory of a path, made if it is missing. Where another kind of entry has the name of a
-    /// directory, the directory gets a number, too.
+    /// The directory of a path, made if it is missing. Where another kind of entry has the name of
+    /// a directory, the directory gets a number, too.
     fn holder(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let parent = Path::new(OsStr::from_bytes(path)).parent().unwrap_or(Path::new(""));
         match self.folder.open_folder(parent) {

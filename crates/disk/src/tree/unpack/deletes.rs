@@ -2,9 +2,9 @@
 //!
 //! The list comes from two manifests ([`Surplus`]). A file or a link goes only if it is as the scan
 //! found it, and if a transfer from the same source wrote it or `replace` is set. A directory goes
-//! only if a transfer from the same source made it, or if entries in it went. Any other entry is a conflict.
-//! Each step starts from a directory's descriptor, follows no link, and enters no other file
-//! system.
+//! only if a transfer from the same source made it, or if entries in it went. Any other entry is a
+//! conflict. Each step starts from a directory's descriptor, follows no link, and enters no other
+//! file system.
 //!
 //! Leaves out: the limit of deletes ([`Surplus::check`]). Read [`Writing::delete`] first.
 

@@ -287,6 +287,52 @@ fn large_files_are_made_from_their_own_blocks() {
     assert!(std::fs::read(to.join("large")).expect("there") == edited);
 }
 
+/// A transfer was broken off after it wrote files, and before the record had them.
+#[test]
+fn files_of_broken_off_transfers_are_no_conflicts() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    for name in ["goes", "stays"] {
+        write(&from, name, name);
+        write(&to, name, name);
+    }
+    symlink("target", from.join("link")).expect("ours");
+    symlink("target", to.join("link")).expect("ours");
+    let broken_off = scanned(&from);
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    set_mode(&from.join("stays"), 0o664);
+    for name in ["goes", "link"] {
+        std::fs::remove_file(from.join(name)).expect("ours");
+    }
+    let record = record(&to);
+    let (source, before) = (scanned(&from), scanned(&to));
+    let stream = tempfile::tempfile().expect("a temporary file");
+    let unpacker = Unpacker {
+        stream: &stream,
+        manifest: source.manifest(),
+        before: Some(&before),
+        record: Some(&record),
+        broken_off: Some((broken_off.manifest(), ORIGIN)),
+        origin: ORIGIN,
+        replace: false,
+        deletes: None,
+        backup: None,
+        unsettled: None,
+        filter: None,
+    };
+    let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
+    assert_eq!(done.expect("it is written").conflicts, 0);
+    let mode = to.join("stays").metadata().expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o664, "the broken-off transfer gave it the mode before");
+    write(&from, "goes", "comes again");
+    symlink("elsewhere", from.join("link")).expect("ours");
+    let (done, ..) = send(&from, &to, Some(&record), false);
+    assert_eq!(done.expect("it is written").conflicts, 0);
+    assert_eq!(std::fs::read_to_string(to.join("goes")).ok().as_deref(), Some("comes again"));
+}
+
 #[test]
 fn unsettled_content_is_left_and_counted() {
     let root = folder();

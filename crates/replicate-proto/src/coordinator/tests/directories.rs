@@ -71,7 +71,7 @@ fn head_is_not_sent_twice_after_a_failure() {
 }
 
 #[test]
-fn files_that_change_at_the_source_are_left_and_the_rest_is_written() {
+fn files_that_change_at_the_source_are_left() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3]);
     w.unsettled.ranges = vec![range(200_000, 300_000)];
@@ -84,7 +84,7 @@ fn files_that_change_at_the_source_are_left_and_the_rest_is_written() {
 
 /// The source learns of the change while it sends, and the destination finds a wrong hash.
 #[test]
-fn file_that_changes_while_it_is_sent_costs_one_more_attempt() {
+fn file_that_changes_while_sent_costs_an_attempt() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3]);
     w.sites[3].finish_fails = 1;
@@ -100,7 +100,7 @@ fn file_that_changes_while_it_is_sent_costs_one_more_attempt() {
 }
 
 #[test]
-fn entries_left_out_of_the_scan_are_named_at_the_end() {
+fn entries_left_out_of_the_scan_are_named() {
     let mut w = World::new(internet2());
     let request = directory_request(&mut w, &[3, 8]);
     w.unsettled.left_out = Some("data/log: changed while it was read".to_owned());

@@ -15,6 +15,7 @@ use crate::coordinator::{
 };
 use crate::plan::{FileToSend, Mode};
 use anabranch_pieces::{Attributes, ByteRange};
+use anabranch_sets::comparison::Comparison;
 use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 
@@ -214,18 +215,7 @@ impl Transfer {
                 };
                 self.handle_completed(cx, site, run, Some(entries), verdict);
             }
-            Report::Compared { mut comparison, .. } if self.request.rules.compare => {
-                // The site may be hostile.
-                comparison.bound();
-                let verdict = match comparison.in_words() {
-                    words if words.is_empty() => Verdict::Done,
-                    words => Verdict::Differs { reason: format!("{}: {words}", cx.name(site)) },
-                };
-                if self.handle_completed(cx, site, run, None, verdict) {
-                    self.head.compared.insert(site, comparison);
-                }
-            }
-            Report::Compared { .. } => {}
+            Report::Compared { comparison, .. } => self.handle_compared(cx, site, run, comparison),
             Report::HopFailed { flow, peer, unconnected, reason, .. } => {
                 self.handle_hop_failed(cx, site, run, flow, peer, unconnected, &reason)
             }
@@ -241,6 +231,22 @@ impl Transfer {
             ranges.retain(|range| self.head.bytes.is_some_and(|head| range.start >= head));
             self.head.unsettled = ranges::normal(&ranges, u64::MAX);
             self.head.left_out = left_out.map(|line| one_line(&line));
+        }
+    }
+
+    /// Handles the differences of a destination from the source.
+    fn handle_compared(&mut self, cx: &mut Context<'_>, site: SiteId, run: Run, mut comparison: Comparison) {
+        if !self.request.rules.compare {
+            return;
+        }
+        // The site may be hostile.
+        comparison.bound();
+        let verdict = match comparison.in_words() {
+            words if words.is_empty() => Verdict::Done,
+            words => Verdict::Differs { reason: format!("{}: {words}", cx.name(site)) },
+        };
+        if self.handle_completed(cx, site, run, None, verdict) {
+            self.head.compared.insert(site, comparison);
         }
     }
 

@@ -135,8 +135,8 @@ impl Transfer {
             let origin = self.request.origin(cx.name(self.request.source));
             for d in self.destinations.iter_mut().filter(|d| d.open() && d.finishing.is_none()) {
                 let full = d.full(Some(length));
-                // A site compares its bytes with the whole length, so unsettled ranges are told at the
-                // end.
+                // A site compares its bytes with the whole length, so unsettled ranges are told at
+                // the end.
                 let is_early = arriving.contains(&d.site) && self.head.unsettled.is_empty();
                 if !cx.up(d.site) || !(full || is_early) {
                     continue;

@@ -107,7 +107,7 @@ impl World {
 
 /// Needs root, and a file system with immutable files.
 #[test]
-fn entry_that_cannot_be_deleted_is_a_conflict_and_the_others_go() {
+fn entry_that_cannot_be_deleted_is_a_conflict() {
     let world = World::new(&["a", "b", "c"]);
     assert_eq!(world.mirror(MIRROR).conflicts, 0);
     ["a", "b"].iter().for_each(|name| world.remove(name));
@@ -126,7 +126,7 @@ fn entry_that_cannot_be_deleted_is_a_conflict_and_the_others_go() {
 }
 
 #[test]
-fn backup_has_a_file_and_a_directory_of_one_name() {
+fn backup_has_file_and_directory_of_one_name() {
     let world = World::new(&["a", "b"]);
     let kept = |name: &str| std::fs::read_to_string(world.root.path().join("old").join(name)).ok();
     let backup = world.backup("old");

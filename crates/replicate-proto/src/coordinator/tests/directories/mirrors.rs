@@ -39,7 +39,7 @@ fn conflicts_beside_a_failure_are_partial_success() {
 }
 
 #[test]
-fn comparison_ends_with_the_head_and_differs_with_exit_code_4() {
+fn comparison_sends_the_head_and_reports_differences() {
     let mut w = World::new(internet2());
     let mut request = directory_request(&mut w, &[3, 8]);
     request.rules.compare = true;
