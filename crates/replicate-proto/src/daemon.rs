@@ -23,7 +23,7 @@ mod tests;
 use crate::control::{
     Command, DirectoryRules, FailureKind, Finish, FlowVector, Report, Run, SiteProgram, Submitter, TransferId,
 };
-use anabranch_pieces::name::normal_entry;
+use anabranch_pieces::name::{directory, normal_entry};
 use anabranch_units::text::printable;
 use anabranch_units::{Duration, Instant};
 use room::{find_room, memory_bytes, reduce_buffers};
@@ -359,6 +359,13 @@ impl Daemon {
     fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<CommandState> {
         match command {
             Command::Inquire { run, is_source, path, submitter, rules } => {
+                // A directory that another transfer writes would be scanned half written.
+                let name = self.spelling(&path).filter(|_| directory(&path).is_some());
+                let writer = name.and_then(|name| Some((self.claims.get(&name).copied()?, name)));
+                if let Some((other, name)) = writer.filter(|(other, _)| *other != run.transfer) {
+                    let command = Command::Inquire { run, is_source, path, submitter, rules };
+                    return self.wait(now, (command, run), until, &name, other);
+                }
                 self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter, rules })
             }
             Command::Hash { run, path } => self.job(Kind::Other, Job::Hash { run, path }),
