@@ -759,7 +759,8 @@ def smoke(args) -> None:
         content_bytes = row["changed_bytes"] * here["sites"]
         if not content_bytes <= row["wire_bytes"] <= 1.5 * content_bytes + 400_000:
             raise Failed(f"{scenario}, {method}: {row['wire_bytes']} bytes over the network for {content_bytes} bytes of content")
-        if row["took_s"] <= 0 or (method == "ours" and not all(row[f"rss_{role}_mib"] for role in ROLES)):
+        # A client may end between two looks at its memory.
+        if row["took_s"] <= 0 or (method == "ours" and not all(row[f"rss_{role}_mib"] for role in ROLES if role != "client")):
             raise Failed(f"{scenario}, {method}: no time or no memory: {row}")
     if absent:
         raise Skipped(", ".join(absent))
