@@ -8,7 +8,7 @@
 use super::Tree;
 use super::index::{Index, Origin};
 use super::stream::{LocalContent, Manifest, TreeStream, head_bytes};
-use super::unpack::{Backup, UnpackError, Unpacked, Unpacker};
+use super::unpack::{Backup, UnpackError, Unpacked, Unpacker, note_broken_off};
 use crate::folder::{Folder, Links, Name, OpenError, Place, at, shown};
 use crate::partial::{FinishError, PartialFile};
 use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
@@ -70,7 +70,7 @@ impl Destination<'_> {
             record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
         let record = record.as_ref();
         let backup = backup.map(|(folder, name)| Backup::open(folder, name, &root)).transpose()?;
-        let broken_off = begin_writing(place, record, manifest, origin, memory_max)?;
+        let broken_off = begin_writing(place, record, before, (manifest, origin), memory_max)?;
         let unpacker = Unpacker {
             stream,
             manifest,
@@ -92,19 +92,24 @@ impl Destination<'_> {
 
 /// Saves the manifest of a transfer beside its directory: after a kill, files that the transfer
 /// wrote are not taken for another program's. Returns the manifest and the source of a transfer
-/// that broke off. Each manifest takes at most `memory_max` bytes.
+/// that broke off. The record gets the files that it wrote, as `before` shows them. Each manifest
+/// takes at most `memory_max` bytes.
 ///
 /// Errors: the system's.
 fn begin_writing(
     place: &Place,
     record: Option<&Index>,
-    manifest: &Manifest,
-    origin: Origin,
+    before: Option<&TreeStream>,
+    (manifest, origin): (&Manifest, Origin),
     memory_max: u64,
 ) -> io::Result<Option<(Manifest, Origin)>> {
     let sending = place.working_name(SENDING);
     let broken_off = Manifest::load(place.folder(), &sending, memory_max)?;
     let broken_off_of = record.map_or(Ok(Origin::default()), Index::writing)?;
+    // The manifest on disk, which alone knows these files, is about to be replaced.
+    if let (Some(record), Some(manifest), Some(before)) = (record, &broken_off, before) {
+        note_broken_off(record, (manifest, broken_off_of), before.manifest())?;
+    }
     let record = record.filter(|_| broken_off_of != origin);
     if let Some(record) = record {
         // The manifest that is there is not taken for this source's.

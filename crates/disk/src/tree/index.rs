@@ -194,10 +194,14 @@ impl Index {
     /// Errors: the file is not an index, cannot be made, or is open in another process.
     pub fn open(path: &Path, root: &Stat) -> io::Result<Self> {
         let begin = begin_of(path).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
-        if !begin.is_empty() && begin != STORE_MAGIC {
+        // A process that was killed while redb made the file leaves zeros.
+        if begin != STORE_MAGIC && begin.iter().any(|byte| *byte != 0) {
             return Err(foreign(path));
         }
         let tree = [root.device.to_le_bytes(), root.inode.to_le_bytes()].concat();
+        if begin.is_empty() {
+            Self::make(path, &tree)?;
+        }
         match Self::open_for(path, &tree) {
             Err(OpenFailure::Damaged) => {}
             other => return other.map_err(|failure| failure.at(path)),
@@ -207,6 +211,19 @@ impl Index {
         tracing::warn!("index {}: damaged: moved to {}", shown(path), shown(Path::new(&aside)));
         std::fs::rename(path, &aside).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
         Self::open_for(path, &tree).map_err(|failure| failure.at(path))
+    }
+
+    /// Makes an empty index, which has its name only when it is whole.
+    fn make(path: &Path, tree: &[u8]) -> io::Result<()> {
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let new = Path::new(&new);
+        let made = match std::fs::remove_file(new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Self::open_for(new, tree).map(drop).map_err(|failure| failure.at(new)),
+        };
+        let named = made.and_then(|()| std::fs::rename(new, path));
+        named.map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))
     }
 
     fn open_for(path: &Path, tree: &[u8]) -> Result<Self, OpenFailure> {

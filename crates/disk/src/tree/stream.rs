@@ -18,7 +18,8 @@ use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{
-    Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, Store, compare_paths, hash,
+    Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, Store, UNSETTLED_MAX,
+    compare_paths, hash,
 };
 use anabranch_units::ByteCount;
 use rustix::fs::{Mode, OFlags};
@@ -40,8 +41,6 @@ const MAGIC: [u8; 8] = *b"anatree\x02";
 const BEGIN_BYTES: usize = 16;
 /// Bytes of a node's length.
 const NODE_BEGIN_BYTES: usize = 4;
-/// Maximum number of files that may change while a stream is read.
-const UNSETTLED_MAX: usize = 1_000;
 /// Maximum bytes of a head: some 10 million entries.
 pub const HEAD_BYTES_MAX: u64 = 1 << 30;
 
@@ -100,6 +99,13 @@ pub(super) struct FileSpan {
     pub(super) modified: FileTime,
     /// Beginning of the values of its blocks in the head; 0 for a small file.
     blocks: usize,
+}
+
+impl FileSpan {
+    /// Whether both files have the same content, mode and time.
+    pub(super) fn is_equal(&self, other: &Self) -> bool {
+        (self.content, self.mode, self.modified) == (other.content, other.mode, other.modified)
+    }
 }
 
 /// The manifest of a directory, and the place of each file's content in the stream.

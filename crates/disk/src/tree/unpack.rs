@@ -15,6 +15,7 @@ mod deletes;
 mod record;
 
 pub use backup::Backup;
+pub use record::note_broken_off;
 
 use super::index::{Index, Origin, Sent};
 use super::stream::{HeadError, LocalContent, Manifest, TreeStream};
@@ -48,7 +49,7 @@ const BATCH_DIRECTORIES: usize = 256;
 const BATCH_BYTES: u64 = 512 << 20;
 /// Maximum number of entries that wait for the record.
 const BATCH_SENT: usize = 50_000;
-/// Conflicts that are listed; further ones are counted.
+/// Conflicts, and changed files, that are listed; further ones are counted.
 const CONFLICTS_MAX: usize = 100;
 /// Content of a directory in the record.
 const DIRECTORY: FileHash = FileHash([0; 32]);
@@ -266,6 +267,13 @@ fn target_hash(target: &[u8]) -> FileHash {
     )
 }
 
+/// Adds a path to a bounded list.
+fn list(paths: &mut Vec<String>, root: &Folder, path: &[u8]) {
+    if paths.len() < CONFLICTS_MAX {
+        paths.push(shown_below(root.path(), path));
+    }
+}
+
 impl Writing<'_> {
     /// Adds the path to an error.
     fn at<T>(&self, path: &[u8], result: Result<T, impl Into<io::Error>>) -> io::Result<T> {
@@ -275,9 +283,7 @@ impl Writing<'_> {
     /// Leaves a file that changed at the source before it was sent.
     fn leave_unsettled(&mut self, path: &[u8]) {
         self.done.unsettled += 1;
-        if self.done.unsettled_paths.len() < CONFLICTS_MAX {
-            self.done.unsettled_paths.push(shown_below(self.root.path(), path));
-        }
+        list(&mut self.done.unsettled_paths, &self.root, path);
         self.unwritten.insert(path.to_vec());
     }
 
@@ -290,9 +296,7 @@ impl Writing<'_> {
 
     fn conflict(&mut self, path: &[u8]) {
         self.done.conflicts += 1;
-        if self.done.conflict_paths.len() < CONFLICTS_MAX {
-            self.done.conflict_paths.push(shown_below(self.root.path(), path));
-        }
+        list(&mut self.done.conflict_paths, &self.root, path);
         self.unwritten.insert(path.to_vec());
     }
 
@@ -378,10 +382,12 @@ impl Writing<'_> {
                 if self.from.manifest.find(target.as_bytes()).is_none() {
                     return self.at(path, Err(io::Error::other("a hard link to an entry that is no file")));
                 }
-                let is_named = self.is_named(&existing, target)?;
                 if self.is_unwritten(target.as_bytes()) {
                     self.leave_link(path, target);
-                } else if is_named || self.may_write(path, &directory, &existing)? {
+                    return Ok(());
+                }
+                let is_named = self.is_named(&existing, target)?;
+                if is_named || self.may_write(path, &directory, &existing)? {
                     if let Some(file) = self.from.manifest.file(path) {
                         let (content, attributes) =
                             (file.content, Attributes { mode: file.mode, modified: file.modified });
@@ -540,8 +546,7 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             let recorded = self.recorded(path)?;
-            let sent = self.broken_off_sent(path, stat, content).or(recorded);
-            self.set_attributes(path, directory, (stat, sent), attributes)?;
+            self.set_attributes(path, directory, (stat, recorded), attributes)?;
             self.note_kept(path, recorded, content, attributes);
             return Ok(());
         }
@@ -748,7 +753,6 @@ impl Writing<'_> {
 
     fn finish(mut self, root: Option<Attributes>) -> Result<Unpacked, UnpackError> {
         self.leave(b"");
-        self.note_broken_off()?;
         if let Some(attributes) = root {
             let directory = Rc::clone(&self.top);
             self.steps.push(Step::Attributes { path: Vec::new(), directory, attributes });

@@ -54,6 +54,20 @@ impl World {
     }
 }
 
+/// redb writes its mark last.
+#[test]
+fn index_whose_making_was_killed_is_made_anew() {
+    let world = World::new();
+    std::fs::write(world.index(), [0; 4096]).expect("ours");
+    assert_eq!(world.hashed(), 4);
+    assert_eq!(world.hashed(), 0);
+    std::fs::remove_file(world.index()).expect("it is there");
+    let new = world.all.path().join("index.redb.new");
+    std::fs::write(&new, [0; 4096]).expect("ours");
+    assert_eq!(world.hashed(), 4);
+    assert!(world.index().is_file() && !new.exists());
+}
+
 #[test]
 fn blocks_of_unchanged_large_files_are_kept() {
     let world = World::new();

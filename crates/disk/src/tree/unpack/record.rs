@@ -6,11 +6,51 @@
 //! Leaves out: the store ([`Index`](crate::tree::index::Index)). Read [`Writing::is_as_sent`]
 //! first.
 
-use super::{BATCH_SENT, HeadError, Manifest, Sent, Stat, Writing, target_hash};
+use super::{BATCH_SENT, HeadError, Index, Manifest, Origin, Sent, Stat, Writing, target_hash};
 use anabranch_pieces::FileHash;
-use anabranch_sets::{Attributes, Change, FileTime};
+use anabranch_sets::{Attributes, Change, Kind};
 use rustix::fd::OwnedFd;
 use std::io;
+
+/// Notes for the record the files and links of a broken-off transfer's manifest that the directory
+/// has, by its scan `here`. A later transfer must not take them for another program's, and a mode
+/// that the transfer gave follows the source.
+///
+/// Errors: the record cannot be read or written.
+pub fn note_broken_off(
+    record: &Index,
+    (manifest, origin): (&Manifest, Origin),
+    here: &Manifest,
+) -> io::Result<()> {
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, HeadError::Node(error));
+    let (mut changes, mut batch) = (manifest.entries(), Vec::new());
+    while let Some(change) = changes.poll().map_err(invalid)? {
+        let Change::Added { path, entry } = change else { continue };
+        let sent = match (manifest.file(&path), &entry.kind) {
+            (Some(file), _) if here.file(&path).is_some_and(|found| found.is_equal(file)) => {
+                let attributes = Attributes { mode: file.mode, modified: file.modified };
+                Sent { origin, content: file.content, attributes }
+            }
+            (None, Kind::SymbolicLink { modified, target })
+                if here.target(&path) == Some(target.as_bytes()) =>
+            {
+                let attributes = Attributes { mode: 0, modified: *modified };
+                Sent { origin, content: target_hash(target.as_bytes()), attributes }
+            }
+            _ => continue,
+        };
+        let is_known =
+            |recorded: Sent| (recorded.content, recorded.attributes) == (sent.content, sent.attributes);
+        if !record.sent(&path)?.is_some_and(is_known) {
+            batch.push((path, sent));
+        }
+        if batch.len() >= BATCH_SENT {
+            record.note_sent(&batch)?;
+            batch.clear();
+        }
+    }
+    if batch.is_empty() { Ok(()) } else { record.note_sent(&batch) }
+}
 
 impl Writing<'_> {
     pub(super) fn recorded(&self, path: &[u8]) -> io::Result<Option<Sent>> {
@@ -37,53 +77,6 @@ impl Writing<'_> {
         let is_in_one = manifests.any(|manifest| manifest.target(path) == Some(found.as_bytes()));
         Ok(is_in_one
             || self.recorded(path)?.is_some_and(|sent| sent.content == target_hash(found.as_bytes())))
-    }
-
-    /// Content and attributes that a broken-off transfer gave to a file, if the file has them. The
-    /// record may lack them.
-    pub(super) fn broken_off_sent(&self, path: &[u8], stat: &Stat, content: FileHash) -> Option<Sent> {
-        let (manifest, origin) = self.from.broken_off?;
-        let file = manifest.file(path).filter(|file| file.content == content)?;
-        let attributes = Attributes { mode: file.mode, modified: file.modified };
-        let is_as_given = attributes == (Attributes { mode: stat.mode, modified: stat.modified });
-        is_as_given.then_some(Sent { origin, content, attributes })
-    }
-
-    /// Notes for the record what a broken-off transfer wrote to entries that the new manifest
-    /// lacks. They stay here, and a later transfer must not take them for another program's.
-    pub(super) fn note_broken_off(&mut self) -> io::Result<()> {
-        let (Some((manifest, origin)), Some(before)) = (self.from.broken_off, self.from.before) else {
-            return Ok(());
-        };
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, HeadError::Node(error));
-        let mut changes = manifest.entries();
-        while let Some(change) = changes.poll().map_err(invalid)? {
-            let Change::Added { path, .. } = change else { continue };
-            let (here, new) = (before.manifest(), self.from.manifest);
-            if new.file(&path).is_some() || new.target(&path).is_some() {
-                continue;
-            }
-            let sent = match (manifest.file(&path), manifest.target(&path)) {
-                (Some(file), _) if here.file(&path).is_some_and(|found| found.content == file.content) => {
-                    let attributes = Attributes { mode: file.mode, modified: file.modified };
-                    Sent { origin, content: file.content, attributes }
-                }
-                (None, Some(target)) if here.target(&path) == Some(target) => {
-                    let modified = FileTime::new(0, 0).expect("below a second");
-                    let attributes = Attributes { mode: 0, modified };
-                    Sent { origin, content: target_hash(target), attributes }
-                }
-                _ => continue,
-            };
-            let recorded = self.recorded(&path)?;
-            if recorded.is_none_or(|recorded| recorded.content != sent.content) {
-                self.note_change(&path, recorded, sent);
-            }
-            if self.sent.len() >= BATCH_SENT {
-                self.flush()?;
-            }
-        }
-        Ok(())
     }
 
     /// Notes for the record what this transfer writes to an entry.

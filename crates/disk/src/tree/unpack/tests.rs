@@ -16,6 +16,23 @@ pub(super) fn scanned(path: &Path) -> TreeStream {
     TreeStream::scan(&tree, None, u64::MAX).expect("it can be read")
 }
 
+/// Writes the entries of a manifest without a record, and replaces no changed entry.
+pub(super) fn unpacker<'a>(stream: &'a File, manifest: &'a Manifest) -> Unpacker<'a> {
+    Unpacker {
+        stream,
+        manifest,
+        before: None,
+        record: None,
+        broken_off: None,
+        origin: ORIGIN,
+        replace: false,
+        deletes: None,
+        backup: None,
+        unsettled: None,
+        filter: None,
+    }
+}
+
 /// Writes `to` from the directory `from`, with `record` as the record of earlier transfers. Only
 /// what `to` lacks is in the stream. Returns the result, the new manifest, and the bytes that were
 /// sent.
@@ -38,19 +55,7 @@ fn send(
     let stream = tempfile::tempfile().expect("a temporary file");
     stream.write_all_at(&bytes, 0).expect("it can be written");
     let manifest = Manifest::read_from(&stream, u64::MAX).expect("a head");
-    let unpacker = Unpacker {
-        stream: &stream,
-        manifest: &manifest,
-        before: Some(&before),
-        record,
-        broken_off: None,
-        origin: ORIGIN,
-        replace,
-        deletes: None,
-        backup: None,
-        unsettled: None,
-        filter: None,
-    };
+    let unpacker = Unpacker { before: Some(&before), record, replace, ..unpacker(&stream, &manifest) };
     let root = std::fs::File::open(to).expect("it is there").into();
     let done = unpacker.run(root, to, &local);
     (done, manifest, sent - source.manifest().head_bytes())
@@ -238,19 +243,7 @@ fn corrupt_content_gets_no_name() {
     let stream = tempfile::tempfile().expect("a temporary file");
     stream.write_all_at(&bytes, 0).expect("it can be written");
     std::fs::create_dir(&to).expect("ours");
-    let unpacker = Unpacker {
-        stream: &stream,
-        manifest: source.manifest(),
-        before: None,
-        record: None,
-        broken_off: None,
-        origin: ORIGIN,
-        replace: false,
-        deletes: None,
-        backup: None,
-        unsettled: None,
-        filter: None,
-    };
+    let unpacker = unpacker(&stream, source.manifest());
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Corrupt)), "{done:?}");
     let names: Vec<_> = std::fs::read_dir(&to).expect("there").flatten().map(|e| e.file_name()).collect();
@@ -308,19 +301,13 @@ fn files_of_broken_off_transfers_are_no_conflicts() {
     }
     let record = record(&to);
     let (source, before) = (scanned(&from), scanned(&to));
+    note_broken_off(&record, (broken_off.manifest(), ORIGIN), before.manifest()).expect("it is written");
     let stream = tempfile::tempfile().expect("a temporary file");
     let unpacker = Unpacker {
-        stream: &stream,
-        manifest: source.manifest(),
         before: Some(&before),
         record: Some(&record),
         broken_off: Some((broken_off.manifest(), ORIGIN)),
-        origin: ORIGIN,
-        replace: false,
-        deletes: None,
-        backup: None,
-        unsettled: None,
-        filter: None,
+        ..unpacker(&stream, source.manifest())
     };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert_eq!(done.expect("it is written").conflicts, 0);
@@ -348,17 +335,10 @@ fn unsettled_content_is_left_and_counted() {
     let unsettled = RangeSet::from_ranges(source.unsettled());
     let before = scanned(&to);
     let unpacker = Unpacker {
-        stream: &stream,
-        manifest: source.manifest(),
         before: Some(&before),
-        record: None,
-        broken_off: None,
-        origin: ORIGIN,
         replace: true,
-        deletes: None,
-        backup: None,
         unsettled: Some(&unsettled),
-        filter: None,
+        ..unpacker(&stream, source.manifest())
     };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     let done = done.expect("the rest is written");
@@ -389,19 +369,7 @@ fn hard_link_to_unlisted_file_is_refused() {
     }
     let manifest = Manifest::decode(head, u64::MAX).expect("a head");
     let stream = tempfile::tempfile().expect("a temporary file");
-    let unpacker = Unpacker {
-        stream: &stream,
-        manifest: &manifest,
-        before: None,
-        record: None,
-        broken_off: None,
-        origin: ORIGIN,
-        replace: true,
-        deletes: None,
-        backup: None,
-        unsettled: None,
-        filter: None,
-    };
+    let unpacker = Unpacker { replace: true, ..unpacker(&stream, &manifest) };
     let done = unpacker.run(std::fs::File::open(&to).expect("there").into(), &to, &[]);
     assert!(matches!(done, Err(UnpackError::Io(_))), "{done:?}");
     assert!(!to.join("z").exists());

@@ -1,6 +1,6 @@
 //! Mirrors of directories, and the entries that no mirror deletes.
 
-use super::super::tests::{ORIGIN, edit, record, scanned};
+use super::super::tests::{ORIGIN, edit, record, scanned, unpacker};
 use super::super::{Backup, Manifest, Unpacked, Unpacker};
 use crate::folder::{Folder, Links};
 use crate::tree::index::{Index, Origin};
@@ -80,8 +80,6 @@ impl World {
         (mirror.meanwhile)(&self.to());
         let (stream, local) = stream_of(&source, &before);
         let unpacker = Unpacker {
-            stream: &stream,
-            manifest: source.manifest(),
             before: Some(&before),
             record: Some(&self.record),
             broken_off: mirror.broken_off,
@@ -89,8 +87,8 @@ impl World {
             replace: mirror.replace,
             deletes: mirror.deletes.then_some(&surplus),
             backup: mirror.backup,
-            unsettled: None,
             filter: mirror.filter,
+            ..unpacker(&stream, source.manifest())
         };
         let root = std::fs::File::open(self.to()).expect("it is there").into();
         unpacker.run(root, &self.to(), &local).expect("it is written")
