@@ -359,12 +359,14 @@ impl Daemon {
     fn carry_out(&mut self, now: Instant, command: Command, until: Instant) -> Option<CommandState> {
         match command {
             Command::Inquire { run, is_source, path, submitter, rules } => {
-                // A directory that another transfer writes would be scanned half written.
+                // A directory that another transfer writes would be scanned half written. The
+                // controller limits the wait.
                 let name = self.spelling(&path).filter(|_| directory(&path).is_some());
-                let writer = name.and_then(|name| Some((self.claims.get(&name).copied()?, name)));
-                if let Some((other, name)) = writer.filter(|(other, _)| *other != run.transfer) {
-                    let command = Command::Inquire { run, is_source, path, submitter, rules };
-                    return self.wait(now, (command, run), until, &name, other);
+                if let Some(name) = name
+                    && self.finisher(run.transfer, &name).is_some()
+                {
+                    let command = Box::new(Command::Inquire { run, is_source, path, submitter, rules });
+                    return Some(CommandState::Waits { command, until: now + PATH_WAIT });
                 }
                 self.job(Kind::Other, Job::Inquire { run, is_source, path, submitter, rules })
             }
@@ -500,6 +502,12 @@ impl Daemon {
         self.lanes.entry(transfer).or_default().waiting.push_front(command);
     }
 
+    /// The transfer, other than `own`, that is finishing this file now, or a file in this directory.
+    fn finisher(&self, own: TransferId, name: &str) -> Option<TransferId> {
+        let mut claims = self.claims.iter().filter(|(_, transfer)| **transfer != own);
+        claims.find(|(claimed, _)| overlap(claimed, name)).map(|(_, transfer)| *transfer)
+    }
+
     /// The transfer, other than `own`, that changes one of these files now.
     fn writer<'a>(
         &self,
@@ -507,12 +515,10 @@ impl Daemon {
         mut names: impl Iterator<Item = &'a String>,
     ) -> Option<(String, TransferId)> {
         names.find_map(|name| {
-            let mut claims = self.claims.iter().filter(|(_, transfer)| **transfer != own);
-            let finishes = claims.find(|(claimed, _)| overlap(claimed, name)).map(|(_, transfer)| *transfer);
             let mut others = self.parts.iter().filter(|(run, _)| run.transfer != own);
             let overlaps = |part: &InstalledAttempt| part.writes.iter().any(|written| overlap(written, name));
             let writes = || others.find(|(_, part)| overlaps(part)).map(|(run, _)| run.transfer);
-            finishes.or_else(writes).map(|transfer| (name.clone(), transfer))
+            self.finisher(own, name).or_else(writes).map(|transfer| (name.clone(), transfer))
         })
     }
 

@@ -58,7 +58,8 @@ pub struct Comparison {
     /// Entries with other attributes only.
     pub metadata: u64,
     /// Entries that the source lacks; `None` if the filter looks at more than paths, so that the
-    /// destination cannot tell.
+    /// destination cannot tell. Differs from the number of deletes of a mirror: the old path of a
+    /// renamed file does not count, and a directory with an excluded entry does.
     pub surplus: Option<u64>,
     /// Bytes of contents that the destination has in no file.
     pub content_bytes: u64,

@@ -139,11 +139,8 @@ struct StreamHead {
     bytes: Option<u64>,
     /// The current or next attempt sends the head only.
     goes_first: bool,
-    /// Ranges whose files changed at the source before they were sent. Destinations do without
-    /// them.
-    unsettled: Vec<ByteRange>,
-    /// Line about entries that the source left out of the manifest.
-    left_out: Option<String>,
+    /// Entries that the source cannot send. Destinations do without them.
+    unsettled: Unsettled,
     /// Snapshots whose ranges destinations have, by their last inventories.
     arriving: BTreeMap<SiteId, FileHash>,
     /// Counts of the entries at destinations that wrote the directory.
@@ -482,7 +479,7 @@ impl Transfer {
         }
         new.length = s.length;
         new.hash = s.hash;
-        (new.head.unsettled, new.head.left_out) = (s.unsettled.ranges, s.unsettled.left_out);
+        new.head.unsettled = s.unsettled;
         new.attributes = s.attributes;
         new.attempts = s.attempts;
         new.idle_attempts = s.idle_attempts;
@@ -513,10 +510,7 @@ impl Transfer {
             crowded_attempts: self.crowded_attempts,
             length: self.length,
             hash: self.hash,
-            unsettled: Unsettled {
-                ranges: self.head.unsettled.clone(),
-                left_out: self.head.left_out.clone(),
-            },
+            unsettled: self.head.unsettled.clone(),
             attributes: self.attributes,
             destinations: self
                 .destinations
@@ -707,7 +701,7 @@ impl Transfer {
 
     fn decide(&mut self, cx: &mut Context<'_>, site: SiteId, verdict: Verdict) {
         let Some(target) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) else { return };
-        let verdict = match (verdict, &self.head.left_out) {
+        let verdict = match (verdict, &self.head.unsettled.left_out) {
             (Verdict::Done, Some(line)) => {
                 Verdict::Conflict { reason: format!("{}: {line}", cx.name(self.request.source)) }
             }

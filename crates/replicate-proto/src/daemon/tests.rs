@@ -137,6 +137,31 @@ fn file_finishes_only_when_no_other_transfer_writes_it() {
     assert_eq!(reports, [Report::Completed { run: run(8, 1) }]);
 }
 
+/// #54: after Ctrl-C a destination went on writing, and the next transfer scanned it half written.
+#[test]
+fn inquiries_wait_while_another_transfer_writes_the_directory() {
+    let inquire = |transfer, path: &str| Command::Inquire {
+        run: run(transfer, 1),
+        is_source: false,
+        path: path.to_owned(),
+        submitter: Submitter::Operator,
+        rules: DirectoryRules::default(),
+    };
+    for path in ["in/", "./in/", "in/below/", "/srv/files/in/"] {
+        let mut daemon = daemon();
+        daemon.handle_command(at(0), finish(run(7, 1), "in/", 1));
+        assert!(matches!(out(&mut daemon).0[..], [Job::Finish(_)]));
+        daemon.handle_command(at(10), inquire(8, path));
+        daemon.handle_timeout(at(20) + PATH_WAIT);
+        assert_eq!(out(&mut daemon), (vec![], vec![]), "{path}: it waits longer than a file's transfer");
+        daemon.handle_command(at(5_000), inquire(9, "other/"));
+        assert!(matches!(out(&mut daemon).0[..], [Job::Inquire { .. }]), "{path}");
+        daemon.handle_done(at(5_010), TransferId(7), JobResult::Nothing);
+        let jobs = out(&mut daemon).0;
+        assert!(matches!(jobs[..], [Job::Inquire { run, .. }] if run.transfer == TransferId(8)), "{jobs:?}");
+    }
+}
+
 /// #52: the wait for a file must not reduce the buffers twice, nor forget the reduction.
 #[test]
 fn reduced_buffers_are_reported_after_a_wait() {

@@ -281,6 +281,11 @@ impl Directories {
         }
     }
 
+    /// Drops scans of a directory that was written since.
+    fn forget_scans(&self, name: &Name) {
+        lock(&self.sinks).retain(|(_, of), _| of != name);
+    }
+
     /// Drops what belongs to an ended transfer.
     pub(super) fn forget(&self, transfer: TransferId) {
         lock(&self.sources).retain(|(of, _), _| *of != transfer);
@@ -351,9 +356,9 @@ impl Service {
             let file = lock(&file);
             if let Some(manifest) = manifest_of(&file, self.config.memory_max / 2)? {
                 let id = FileHash(manifest.id().0);
-                let facts = lock(&self.directories.facts).get(&run.transfer).cloned();
+                let begun = lock(&self.directories.facts).get(&run.transfer).and_then(|known| known.snapshot);
                 // Another snapshot's head is of an earlier transfer.
-                if facts.is_some_and(|facts| facts.snapshot == Some(id)) {
+                if begun == Some(id) && rules.delete.is_some() {
                     surplus(name, before.as_deref(), &manifest, &filter, rules)?;
                 }
                 have = file.have().clone();
@@ -443,8 +448,8 @@ impl Service {
         let missing = |have: &RangeSet| Report::SinkDone { run, have: have.ranges().to_vec() };
         let stream_name = self.stream_name(run.transfer, &name)?;
         let Some(partial) = self.existing_stream(&stream_name)? else {
-            let facts = lock(&self.directories.facts).get(&run.transfer).cloned();
-            if let Some((of, id, comparison)) = facts.and_then(|facts| facts.comparison)
+            let known = lock(&self.directories.facts).get(&run.transfer).and_then(|f| f.comparison.clone());
+            if let Some((of, id, comparison)) = known
                 && (&of, id) == (&name, hash)
             {
                 return Ok(Report::Compared { run, comparison });
@@ -486,6 +491,7 @@ impl Service {
             };
             partial.finish_directory(length, write).map(|(done, surplus)| {
                 self.directories.forget(run.transfer);
+                self.directories.forget_scans(&name);
                 self.config.metrics.note_file(run.transfer, length);
                 written(&name, file, done, surplus)
             })
@@ -560,7 +566,10 @@ fn compared(
     filter: &Filter,
     rules: &DirectoryRules,
 ) -> io::Result<Comparison> {
-    let scope = surplus(name, before, manifest, filter, rules)?.map(|_| filter);
+    if rules.delete.is_some() {
+        surplus(name, before, manifest, filter, rules)?;
+    }
+    let scope = rules.filter.beyond_paths().is_none().then_some(filter);
     manifest.compare(before, scope).map_err(io::Error::other)
 }
 

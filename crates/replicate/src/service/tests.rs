@@ -151,6 +151,23 @@ fn chain(net: &Loopback, site: usize, length: u64, stripes: u16) -> SiteProgram 
     }
 }
 
+/// A command to finish a file with these bytes.
+fn finish(run: Run, path: &str, bytes: &[u8]) -> Command {
+    let (length, hash) = (bytes.len() as u64, FileHash(*blake3::hash(bytes).as_bytes()));
+    let (path, rules) = (path.to_owned(), DirectoryRules::default());
+    Command::Finish(Finish {
+        run,
+        path,
+        length,
+        hash,
+        attributes: None,
+        replace: false,
+        rules,
+        origin: 0,
+        unsettled: vec![],
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_crosses_a_relay_over_real_connections() {
     for stripes in [1, 3] {
@@ -171,21 +188,7 @@ async fn a_file_crosses_a_relay_over_real_connections() {
             })
             .await;
         assert_eq!(have, [ByteRange { start: 0, end: bytes.len() as u64 }]);
-        let hash = FileHash(*blake3::hash(&bytes).as_bytes());
-        let (path, length) = ("out.bin".into(), bytes.len() as u64);
-        let rules = DirectoryRules::default();
-        let file = Finish {
-            run: RUN,
-            path,
-            length,
-            hash,
-            attributes: None,
-            replace: false,
-            rules,
-            origin: 0,
-            unsettled: vec![],
-        };
-        net.sites[2].0.handle(Command::Finish(file));
+        net.sites[2].0.handle(finish(RUN, "out.bin", &bytes));
         net.report(2, |r| matches!(r, Report::Completed { .. }).then_some(())).await;
         assert!(std::fs::read(net.path(2, "out.bin")).expect("the copy") == bytes, "byte for byte");
     }
@@ -371,19 +374,7 @@ async fn transfer_may_not_finish_another_transfers_file() {
     let mut net = Loopback::start(3);
     net.sites[2].0.handle(Command::Install { program: Box::new(chain(&net, 2, 1 << 20, 1)) });
     net.report(2, |r| matches!(r, Report::Ready { .. }).then_some(())).await;
-    let finish = |transfer: u64| {
-        Command::Finish(Finish {
-            run: Run { transfer: TransferId(transfer), ..RUN },
-            path: "./out.bin".into(),
-            length: 0,
-            hash: FileHash(*blake3::hash(b"").as_bytes()),
-            attributes: None,
-            replace: false,
-            rules: DirectoryRules::default(),
-            origin: 0,
-            unsettled: vec![],
-        })
-    };
+    let finish = |transfer: u64| finish(Run { transfer: TransferId(transfer), ..RUN }, "./out.bin", b"");
     net.sites[2].0.handle(finish(8));
     let said = net
         .report(2, |r| match r {

@@ -96,7 +96,7 @@ fn file_that_changes_while_sent_costs_an_attempt() {
     w.unsettled.ranges = vec![range(200_000, 300_000)];
     let status = w.run_to_end(id);
     assert_eq!(status.outcome, Some(Outcome::Conflicts), "{status:?}");
-    assert!(status.attempts <= 3, "{} attempts", status.attempts);
+    assert!((2..=3).contains(&status.attempts), "{} attempts", status.attempts);
 }
 
 #[test]

@@ -15,15 +15,13 @@ use crate::coordinator::{
 };
 use crate::plan::{FileToSend, Mode};
 use anabranch_pieces::{Attributes, ByteRange};
+use anabranch_sets::UNSETTLED_MAX;
 use anabranch_sets::comparison::Comparison;
 use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 
 /// Size of a file for shares of links, which do not depend on it.
 const ANY_SIZE: ByteCount = ByteCount::new(1 << 30);
-
-/// Maximum number of unsettled ranges that a source may report.
-const UNSETTLED_MAX: usize = 1_000;
 
 /// The ranges that a site reports, and the snapshot to which they belong.
 struct InventoryRanges {
@@ -229,8 +227,8 @@ impl Transfer {
             ranges.truncate(UNSETTLED_MAX);
             // Every destination needs the head.
             ranges.retain(|range| self.head.bytes.is_some_and(|head| range.start >= head));
-            self.head.unsettled = ranges::normal(&ranges, u64::MAX);
-            self.head.left_out = left_out.map(|line| one_line(&line));
+            let left_out = left_out.map(|line| one_line(&line));
+            self.head.unsettled = Unsettled { ranges: ranges::normal(&ranges, u64::MAX), left_out };
         }
     }
 
@@ -406,7 +404,7 @@ impl Transfer {
         let Some(length) = self.length else { return };
         let current = self.running().is_some_and(|r| r.run == run && r.sinks.contains_key(&site));
         let ranges_max = cx.config.ranges_max;
-        let unsettled = self.head.unsettled.clone();
+        let unsettled = self.head.unsettled.ranges.clone();
         let Some(d) = self.destinations.iter_mut().find(|d| d.site == site && d.open()) else { return };
         let finishing = d.finishing.is_some_and(|p| p.run == run);
         if !current && !finishing {
@@ -421,7 +419,7 @@ impl Transfer {
             d.integrity += 1;
             let (integrity, missing) = (d.integrity, length - d.shown_bytes);
             // Wrong data from before this transfer is no reason to give the destination up.
-            // So is a file of a directory that changed after its bytes were read.
+            // Neither is a file of a directory that changed after its bytes were read.
             let refuses = self.request.on_corrupt == CorruptPolicy::Refuse
                 && d.leftover != Some(true)
                 && !self.request.is_directory();

@@ -161,7 +161,7 @@ impl Transfer {
                 d.have.clear();
             }
             d.have = ranges::normal(&d.have, length);
-            d.add_unsettled(&self.head.unsettled, length);
+            d.add_unsettled(&self.head.unsettled.ranges, length);
             if has_other {
                 others.push(d.site);
                 // With the head it learns which bytes it has in other files.

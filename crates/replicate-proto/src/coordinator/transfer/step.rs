@@ -137,7 +137,7 @@ impl Transfer {
                 let full = d.full(Some(length));
                 // A site compares its bytes with the whole length, so unsettled ranges are told at
                 // the end.
-                let is_early = arriving.contains(&d.site) && self.head.unsettled.is_empty();
+                let is_early = arriving.contains(&d.site) && self.head.unsettled.ranges.is_empty();
                 if !cx.up(d.site) || !(full || is_early) {
                     continue;
                 }
@@ -149,7 +149,7 @@ impl Transfer {
                     self.informed.insert(d.site);
                     let (path, attributes, replace) = (d.path.clone(), self.attributes, self.request.replace);
                     let (rules, origin) = (self.request.rules.clone(), origin);
-                    let unsettled = ranges::normal(&self.head.unsettled, length);
+                    let unsettled = ranges::normal(&self.head.unsettled.ranges, length);
                     let file =
                         Finish { run, path, length, hash, attributes, replace, rules, origin, unsettled };
                     cx.out.commands.push_back((d.site, Command::Finish(file)));
