@@ -6,6 +6,7 @@ pub mod keys;
 pub mod ls;
 pub mod serve;
 pub mod stripe;
+pub mod sync;
 
 use crate::member::Member;
 use anabranch_recipes::{Decision, Flow, Harm, Mechanism, Relation, Resources, Separation, Sharing, System};
@@ -20,6 +21,8 @@ pub enum Noun {
     Serve(serve::Args),
     /// Pull files from the servers that hold them.
     Get(get::Args),
+    /// Mirror a directory from the servers that hold it, with deletes.
+    Sync(sync::Args),
     /// List the files that a server offers.
     Ls(ls::Args),
     /// Cut a file into parts for several servers.
@@ -36,6 +39,7 @@ impl Member for Gather {
             Noun::Keys(args) => keys::run(&args, quiet),
             Noun::Serve(args) => serve::run(&args, quiet),
             Noun::Get(args) => get::run(&args, quiet),
+            Noun::Sync(args) => sync::run(&args, quiet),
             Noun::Ls(args) => ls::run(&args, quiet),
             Noun::Stripe(args) => stripe::run(&args, quiet),
         }

@@ -22,6 +22,7 @@ mod exit;
 mod broker;
 mod circuit;
 mod clients;
+mod comparison;
 mod completions;
 mod demo;
 mod docs;

@@ -1,11 +1,11 @@
 //! Names of the objects that make up a snapshot of a directory.
 //!
 //! A client asks for the description of `DIR/`, whose hash is the id of the directory's snapshot.
-//! The server then holds two objects: the list of the entries, and the stream of the list and all
-//! contents. Their names have the id, so a server with another version has neither of them. The
+//! The server then holds three objects: the list of the entries, the stream of the list and all
+//! contents, and a line about entries that are not in the list. Their names have the id, so a server with another version has none of them. The
 //! names begin with the prefix that no served file may have.
 //!
-//! Leaves out: the bytes of both objects (the `disk` room). Read [`SnapshotObject`] first.
+//! Leaves out: the bytes of the objects (the `disk` room). Read [`SnapshotObject`] first.
 
 use crate::msg::NAME_BYTES_MAX;
 use anabranch_pieces::name::{RESERVED, normal_entry};
@@ -36,15 +36,19 @@ pub enum SnapshotPart {
     List,
     /// The list, and behind it the contents of all files.
     Stream,
+    /// A line about entries that the list lacks: on other file systems, or of special kinds. Empty
+    /// without such entries.
+    Gaps,
 }
 
 impl SnapshotPart {
-    const ALL: [Self; 2] = [Self::List, Self::Stream];
+    const ALL: [Self; 3] = [Self::List, Self::Stream, Self::Gaps];
 
     const fn word(self) -> &'static str {
         match self {
             Self::List => "list",
             Self::Stream => "stream",
+            Self::Gaps => "gaps",
         }
     }
 }
@@ -99,8 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_of_parts_are_parsed_again(directory in "([a-z.]{1,8}/){1,4}", id: [u8; 32], is_list: bool) {
-            let part = if is_list { SnapshotPart::List } else { SnapshotPart::Stream };
+        fn names_of_parts_are_parsed_again(directory in "([a-z.]{1,8}/){1,4}", id: [u8; 32], part in prop::sample::select(&SnapshotPart::ALL[..])) {
             let object = SnapshotObject { directory: directory.clone(), id, part };
             let name = object.to_string();
             prop_assert!(name.len() <= directory.len() + SUFFIX_BYTES);
@@ -108,7 +111,7 @@ mod tests {
         }
 
         #[test]
-        fn parsed_names_have_one_spelling(name in "(a/)?\\.anabranch-[0-9a-fA-F]{63,65}\\.(list|stream|partial)") {
+        fn parsed_names_have_one_spelling(name in "(a/)?\\.anabranch-[0-9a-fA-F]{63,65}\\.(list|stream|gaps|partial)") {
             if let Some(object) = SnapshotObject::parse(&name) {
                 prop_assert_eq!(object.to_string(), name);
             }

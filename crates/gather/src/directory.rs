@@ -16,13 +16,17 @@ use crate::get::report::{GetEvent, Note, ObjectFailure, Report, Verdict};
 use crate::get::{DirectorySink, Get, GetConfig, GetError, lock};
 use crate::targets::{ManifestPart, Target, TargetError, split};
 use anabranch_disk::folder::Place;
-use anabranch_disk::tree::arrival::{Arrival, Snapshot};
+use anabranch_disk::tree::arrival::{Arrival, CopyRules, Snapshot, compare};
+use anabranch_disk::tree::index::Origin;
 use anabranch_disk::tree::unpack::Unpacked;
 use anabranch_gather_proto::snapshot::{ROOT, SnapshotObject, SnapshotPart, is_directory};
 use anabranch_net::identity::Identity;
 use anabranch_pieces::Attributes;
 use anabranch_pieces::name::normal_entry;
+use anabranch_sets::comparison::Comparison;
+use anabranch_sets::deletes::MaxDelete;
 use anabranch_units::Duration;
+use anabranch_units::text::printable;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -42,6 +46,10 @@ pub struct DirectoryTarget {
     pub path: PathBuf,
     /// Id of the snapshot that is wanted; `None` for any.
     pub snapshot: Option<[u8; 32]>,
+    /// Most entries to delete because the servers lack them; `None` to delete nothing.
+    pub delete: Option<MaxDelete>,
+    /// Path of the directory for entries that are deleted or overwritten.
+    pub backup: Option<PathBuf>,
 }
 
 impl DirectoryTarget {
@@ -55,7 +63,8 @@ impl DirectoryTarget {
         if !is_directory(&normal) {
             return Err(TargetError::DirectoryName(name.to_owned()));
         }
-        Ok(Self { name: normal, holders, path: PathBuf::new(), snapshot: None })
+        let (path, snapshot, delete, backup) = (PathBuf::new(), None, None, None);
+        Ok(Self { name: normal, holders, path, snapshot, delete, backup })
     }
 
     /// Returns true for a text that names a directory: it ends with a slash.
@@ -90,8 +99,13 @@ pub struct DirectoryReport {
     pub snapshot: Option<[u8; 32]>,
     /// Servers with another version, each with a description of it.
     pub other_versions: BTreeMap<String, String>,
-    /// Files that were written, and entries that were left because another program changed them.
+    /// Files that were written, and entries that were deleted, or left because another program
+    /// changed them.
     pub written: Unpacked,
+    /// Entries here that the servers lack, and that were not deleted.
+    pub surplus: u64,
+    /// Differences of the directory from the snapshot, if it was compared.
+    pub comparison: Option<Comparison>,
     /// Outcome. A directory with conflicts is verified.
     pub verdict: Verdict,
     /// Report of the pull of the contents; `None` if it did not begin.
@@ -112,6 +126,8 @@ pub struct GetDirectory<'a> {
     identity: &'a Identity,
     target: DirectoryTarget,
     config: &'a GetConfig,
+    /// Whether the directory is compared and not written.
+    compares: bool,
 }
 
 /// Why a step did not end as it should.
@@ -135,18 +151,25 @@ impl From<io::Error> for Stopped {
     }
 }
 
-/// Takes the list of entries into memory, up to a limit.
-struct ListWriter {
+/// Maximum bytes of the line about entries that a list lacks.
+const GAPS_BYTES_MAX: u64 = 4_096;
+
+/// Takes a part of a snapshot into memory, up to a limit.
+struct PartWriter {
     bytes: Arc<Mutex<Vec<u8>>>,
     bytes_max: u64,
+    part: SnapshotPart,
 }
 
-impl Write for ListWriter {
+impl Write for PartWriter {
     fn write(&mut self, more: &[u8]) -> io::Result<usize> {
         let mut bytes = lock(&self.bytes);
         if (bytes.len() + more.len()) as u64 > self.bytes_max {
             let limit = anabranch_units::ByteCount::new(self.bytes_max);
-            let reason = format!("a list of entries of more than {limit}, half of --memory: give more");
+            let reason = match self.part {
+                SnapshotPart::Gaps => format!("a line about missing entries of more than {limit}"),
+                _ => format!("a list of entries of more than {limit}, half of --memory: give more"),
+            };
             return Err(io::Error::other(reason));
         }
         bytes.extend_from_slice(more);
@@ -176,7 +199,31 @@ async fn aside<T: Send + 'static>(
 impl<'a> GetDirectory<'a> {
     /// A fetch of `target` to its path.
     pub const fn new(identity: &'a Identity, target: DirectoryTarget, config: &'a GetConfig) -> Self {
-        Self { identity, target, config }
+        Self { identity, target, config, compares: false }
+    }
+
+    /// Compares the directory with the servers' and writes nothing but its index.
+    #[must_use]
+    pub fn comparing(self) -> Self {
+        Self { compares: true, ..self }
+    }
+
+    /// The directory, and its servers.
+    pub fn target(&self) -> &DirectoryTarget {
+        &self.target
+    }
+
+    /// Rules of the copy. All servers of one directory's name are one source.
+    fn rules(&self) -> CopyRules {
+        let mut hasher = blake3::Hasher::new_derive_key("anabranch gather: source of a directory");
+        let hash = hasher.update(self.target.name.as_bytes()).finalize();
+        let number = u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("a hash has 32 bytes"));
+        CopyRules {
+            origin: Origin(number.max(1)),
+            replace: self.config.replace,
+            delete: self.target.delete,
+            backup: self.target.backup.clone(),
+        }
     }
 
     /// Runs until the directory is written, or until `stop` resolves; received bytes are kept in
@@ -196,6 +243,8 @@ impl<'a> GetDirectory<'a> {
             snapshot: None,
             other_versions: BTreeMap::new(),
             written: Unpacked::default(),
+            surplus: 0,
+            comparison: None,
             verdict: Verdict::Verified,
             contents: None,
             elapsed: Duration::ZERO,
@@ -224,11 +273,20 @@ impl<'a> GetDirectory<'a> {
     ) -> Result<(), Stopped> {
         let Choice { snapshot, holders } = self.choose(report, stop.as_mut(), hear).await?;
         let memory_max = self.config.memory.as_u64() / 2;
-        let path = self.target.path.clone();
-        let opened = move || Arrival::open(Place::of(&path)?, snapshot, memory_max);
+        let (path, rules) = (self.target.path.clone(), self.rules());
+        if rules.delete.is_some() {
+            self.check_gaps(snapshot, &holders[0], stop.as_mut(), hear).await?;
+        }
+        if self.compares {
+            let list = self.part(SnapshotPart::List, snapshot, holders, stop.as_mut(), hear).await?;
+            let compared = move || compare(&path, snapshot, list, &rules, memory_max);
+            report.comparison = Some(aside(stop, compared).await?);
+            return Ok(());
+        }
+        let opened = move || Arrival::open(Place::of(&path)?, snapshot, rules, memory_max);
         let Some(mut arrival) = aside(stop.as_mut(), opened).await? else { return Ok(()) };
         if !arrival.is_begun() {
-            let list = self.list(snapshot, holders.clone(), stop.as_mut(), hear).await?;
+            let list = self.part(SnapshotPart::List, snapshot, holders.clone(), stop.as_mut(), hear).await?;
             let begin = move || arrival.begin(list).map(|()| arrival);
             arrival = aside(stop.as_mut(), begin).await?;
         }
@@ -246,7 +304,9 @@ impl<'a> GetDirectory<'a> {
         report.contents = Some(contents);
         match verdict {
             Some(Verdict::Verified) => {
-                report.written = lock(&sink).take_written();
+                let mut sink = lock(&sink);
+                report.written = sink.take_written();
+                report.surplus = sink.surplus_entries().saturating_sub(report.written.deleted);
                 Ok(())
             }
             Some(other) => Err(Stopped::Told(other)),
@@ -299,20 +359,41 @@ impl<'a> GetDirectory<'a> {
         Ok(choice)
     }
 
-    /// Fetches the list of a snapshot's entries.
-    async fn list(
+    /// Checks that the list of the first server has every entry that a delete here could take.
+    async fn check_gaps(
         &self,
+        snapshot: Snapshot,
+        holder: &str,
+        stop: Pin<&mut impl Future<Output = ()>>,
+        hear: &mut impl FnMut(GetEvent<'_>),
+    ) -> Result<(), Stopped> {
+        let line = self.part(SnapshotPart::Gaps, snapshot, vec![holder.to_owned()], stop, hear).await?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let line = String::from_utf8_lossy(&line);
+        let reason = format!("{holder}: {}: nothing was fetched", printable(&line));
+        Err(Stopped::Failed(ObjectFailure::NotWritten(reason)))
+    }
+
+    /// Fetches a part of a snapshot into memory.
+    async fn part(
+        &self,
+        part: SnapshotPart,
         snapshot: Snapshot,
         holders: Vec<String>,
         stop: Pin<&mut impl Future<Output = ()>>,
         hear: &mut impl FnMut(GetEvent<'_>),
     ) -> Result<Vec<u8>, Stopped> {
-        let target = self.target.object(SnapshotPart::List, snapshot, holders);
+        let target = self.target.object(part, snapshot, holders);
         let bytes = Arc::new(Mutex::new(Vec::new()));
-        let bytes_max = self.config.memory.as_u64() / 2;
-        let writer = ListWriter { bytes: Arc::clone(&bytes), bytes_max };
+        let bytes_max = match part {
+            SnapshotPart::Gaps => GAPS_BYTES_MAX,
+            _ => self.config.memory.as_u64() / 2,
+        };
+        let writer = PartWriter { bytes: Arc::clone(&bytes), bytes_max, part };
         let get = Get::new(self.identity, vec![target], self.config).streamed(Box::new(writer));
-        // The progress of the list is not the directory's.
+        // The progress of a part is not the directory's.
         let only_notes = |event: GetEvent<'_>| match event {
             GetEvent::Progress { .. } => {}
             note => hear(note),
@@ -358,7 +439,7 @@ mod tests {
     #[test]
     fn list_above_the_memory_limit_is_refused() {
         let bytes = Arc::new(Mutex::new(Vec::new()));
-        let mut writer = ListWriter { bytes: Arc::clone(&bytes), bytes_max: 10 };
+        let mut writer = PartWriter { bytes: Arc::clone(&bytes), bytes_max: 10, part: SnapshotPart::List };
         writer.write_all(&[1; 10]).expect("at the limit");
         let error = writer.write_all(&[1]).expect_err("above the limit");
         assert_eq!(error.to_string(), "a list of entries of more than 10 B, half of --memory: give more");

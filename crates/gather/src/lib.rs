@@ -70,6 +70,8 @@ pub use anabranch_gather_proto::{ConfigError, Mode, RateControl};
 pub use anabranch_net::identity::Identity;
 pub use anabranch_net::keys;
 pub use anabranch_net::tls::CredentialFiles;
+pub use anabranch_sets::comparison::Comparison;
+pub use anabranch_sets::deletes::MaxDelete;
 
 const _: () = assert!(
     anabranch_gather_proto::msg::SEAL_BYTES as usize == anabranch_net::seal::OVERHEAD_BYTES,

@@ -163,14 +163,16 @@ impl Comparison {
             .fold(0, u64::saturating_add)
     }
 
-    /// The counts in words, such as `3 missing, 1 only there`; empty if nothing differs.
-    pub fn in_words(&self) -> String {
+    /// The counts in words, such as `3 missing, 1 only there`; empty if nothing differs. `there` is
+    /// the destination.
+    pub fn in_words(&self, there: &str) -> String {
+        let only = format!("only {there}");
         let counts = [
             (self.missing, "missing"),
             (self.changed, "changed"),
             (self.renamed, "renamed"),
             (self.metadata, "with other attributes"),
-            (self.surplus.unwrap_or(0), "only there"),
+            (self.surplus.unwrap_or(0), &only),
         ];
         let words =
             counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));

@@ -1,7 +1,7 @@
 //! `anabranch gather get`: pulls objects from many servers at once, verifies them, and renames them
 //! into place. Pulls a directory in the same way.
 
-mod directory;
+pub(super) mod directory;
 mod end;
 mod progress;
 
@@ -9,7 +9,7 @@ use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
 use anabranch_gather::{
-    ConfigError, DirectoryTarget, Get, GetConfig, GetError, RateControl, Target, holders, parse_id, place,
+    ConfigError, DirectoryTarget, Get, GetConfig, GetDirectory, GetError, RateControl, Target, holders, parse_id, place,
     read_manifest, read_object_list,
 };
 use anabranch_net::identity::Identity;
@@ -47,6 +47,13 @@ pub struct Args {
     /// whether it is intact. For a directory, the directory that becomes the copy.
     #[arg(short, long, value_name = "PATH")]
     output: PathBuf,
+    #[command(flatten)]
+    pull: PullArgs,
+}
+
+/// Settings of a pull.
+#[derive(clap::Args)]
+pub(super) struct PullArgs {
     /// The folder that `gather keys` made, or a copy with ca.pem, operators/NAME.pem and
     /// operators/NAME.key.
     #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/gather")]
@@ -88,6 +95,17 @@ pub struct Args {
     /// Print JSON: a line for each second and for each object, and one object at the end.
     #[arg(long)]
     json: bool,
+}
+
+impl PullArgs {
+    /// Loads the client's keys.
+    ///
+    /// Errors: they are missing or of no use.
+    pub(super) fn identity(&self) -> anyhow::Result<Identity> {
+        let files =
+            CredentialFiles::in_set(&self.keys, anabranch_gather::SYSTEM, Role::Operator, &self.client);
+        Ok(Identity::load(&files)?)
+    }
 }
 
 /// Version that is expected.
@@ -134,7 +152,7 @@ fn requested(text: &str) -> Result<Requested, String> {
     parsed.map_err(|error| error.to_string())
 }
 
-fn snapshot_id(text: &str) -> Result<[u8; 32], String> {
+pub(super) fn snapshot_id(text: &str) -> Result<[u8; 32], String> {
     parse_id(text).ok_or_else(|| format!("`{text}`: the id of a snapshot has 64 hexadecimal digits"))
 }
 
@@ -147,17 +165,15 @@ fn blake3_hash(text: &str) -> Result<blake3::Hash, String> {
 /// Errors: a one-line message for the user. The exit code depends on the objects' results.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (pull, config) = asked(args).or_usage()?;
-    let identity = Identity::load(&CredentialFiles::in_set(
-        &args.keys,
-        anabranch_gather::SYSTEM,
-        Role::Operator,
-        &args.client,
-    ))?;
+    let identity = args.pull.identity()?;
     let (targets, streams) = match pull {
         Pull::Objects { targets, streams } => (targets, streams),
-        Pull::Directory(target) => return directory::run(&identity, target, &config, args.json, quiet),
+        Pull::Directory(target) => {
+            let get = GetDirectory::new(&identity, target, &config);
+            return directory::run(&identity, get, args.pull.json, quiet);
+        }
     };
-    let mut shown = Progress::new(args.json, quiet, holders(&targets).len());
+    let mut shown = Progress::new(args.pull.json, quiet, holders(&targets).len());
     let report = crate::process::runtime()?.block_on(async {
         let mut get = Get::new(&identity, targets, &config);
         if streams {
@@ -189,14 +205,16 @@ fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
     if let Some(path) = &args.manifest {
         targets.extend(read_manifest(path)?);
     }
-    let config = config(args)?;
+    let config = config(&args.pull)?;
     if let Some(target) = directories.pop() {
         ensure_usage!(
             targets.is_empty() && directories.is_empty(),
             "{}: a directory is pulled alone: use one command for each directory, and one for all objects",
             target.name
         );
-        return Ok((Pull::Directory(directory::checked(target, args)?), config));
+        ensure_usage!(args.expected.blake3.is_none(), "--blake3: for one object: a directory has a --snapshot");
+        let target = directory::checked(target, &args.output, args.expected.snapshot)?;
+        return Ok((Pull::Directory(target), config));
     }
     ensure_usage!(args.expected.snapshot.is_none(), "--snapshot: for a directory, as host1:7180/DIR/");
     if let Some(hash) = &args.expected.blake3 {
@@ -215,7 +233,7 @@ fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
         targets.len()
     );
     ensure_usage!(
-        !(streams && args.json),
+        !(streams && args.pull.json),
         "--output -: standard output takes the object, or --json, not both"
     );
     place(&mut targets, &args.output, is_folder)?;
@@ -225,7 +243,7 @@ fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
 /// The settings of the pull.
 ///
 /// Errors: one line: a setting is out of range.
-fn config(args: &Args) -> anyhow::Result<GetConfig> {
+pub(super) fn config(args: &PullArgs) -> anyhow::Result<GetConfig> {
     let config = GetConfig {
         link: args.link,
         rate_control: args.rate_control,

@@ -3,14 +3,13 @@
 
 use super::ends::{Ends, follow};
 use super::watch::{Output, watch_view};
+use crate::comparison::{self, Location};
 use crate::exit::OrUsage as _;
-use crate::formats::size;
 use anabranch_pieces::name::directory;
 use anabranch_replicate::Client;
 use anabranch_replicate::wire::{SubmitRequest, TransferView};
 use anabranch_replicate_proto::control::DirectoryRules;
 use anabranch_replicate_proto::coordinator::{Outcome, SubmitResult, Verdict};
-use anabranch_sets::comparison::{Comparison, DifferenceKind};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
 use std::process::ExitCode;
@@ -94,7 +93,7 @@ fn differences(view: &TransferView) -> String {
     let mut lines = Vec::new();
     for d in &view.destinations {
         match (&d.verdict, &d.comparison) {
-            (_, Some(found)) if found.differences() > 0 => lines.extend(difference(&d.site, found)),
+            (_, Some(found)) if found.differences() > 0 => lines.extend(comparison::lines(&d.site, found, Location::There)),
             (Some(Verdict::Done), _) => lines.push(format!("{}: equal", d.site)),
             // The line about the failure says more.
             _ => {}
@@ -103,36 +102,11 @@ fn differences(view: &TransferView) -> String {
     lines.iter().map(|line| format!("{}\n", printable(line))).collect()
 }
 
-fn difference(site: &str, found: &Comparison) -> Vec<String> {
-    let contents = match found.content_bytes {
-        0 => "no content".to_owned(),
-        bytes => format!("{} of contents", size(ByteCount::new(bytes))),
-    };
-    let mut lines = vec![format!("{site}: {}; lacks {contents}", found.in_words())];
-    for entry in &found.named {
-        let word = match entry.kind {
-            DifferenceKind::Missing => "missing",
-            DifferenceKind::Changed => "changed",
-            DifferenceKind::Renamed => "renamed",
-            DifferenceKind::Metadata => "attributes",
-            DifferenceKind::Surplus => "only there",
-            _ => "differs",
-        };
-        let from = entry.from.as_ref().map_or(String::new(), |from| format!(" (there: {from})"));
-        lines.push(format!("  {word:<11} {}{from}", entry.path));
-    }
-    let more = found.differences().saturating_sub(found.named.len() as u64);
-    if more > 0 {
-        lines.push(format!("  and {more} more"));
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::replicate::status::tests::view;
-    use anabranch_sets::comparison::DifferentEntry;
+    use anabranch_sets::comparison::{Comparison, DifferenceKind, DifferentEntry};
 
     #[test]
     fn differences_are_listed_below_their_counts() {

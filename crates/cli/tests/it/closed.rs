@@ -31,6 +31,7 @@ const VERBS: &[(&str, &str)] = &[
     ("gather serve", "missing --listen 127.0.0.1:0 --keys keys/gather"),
     ("gather ls", "@ --keys keys/gather"),
     ("gather get", "@/file -o - --keys keys/gather"),
+    ("gather sync", "@/file/ -o out --dry-run --keys keys/gather"),
     ("gather stripe", "file --into striped --servers s1@127.0.0.1:1,s2@127.0.0.1:2"),
     ("shuffle keys", "--out more-shuffle --hosts h2"),
     ("shuffle keys renew", "--keys missing"),

@@ -12,14 +12,15 @@ use super::unpack::{Backup, UnpackError, Unpacked, Unpacker, note_broken_off};
 use crate::folder::{Folder, Links, Name, OpenError, Place, at, shown};
 use crate::partial::{FinishError, PartialFile};
 use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
-use anabranch_sets::deletes::Surplus;
+use anabranch_sets::comparison::Comparison;
+use anabranch_sets::deletes::{MaxDelete, Surplus};
 use anabranch_sets::filter::Filter;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Maximum number of separate ranges that are taken from files of the directory.
 const LOCAL_RANGES_MAX: usize = 4_096;
@@ -201,17 +202,118 @@ pub struct Snapshot {
     pub length_bytes: u64,
 }
 
+/// Rules of a copy.
+#[derive(Clone, Debug, Default)]
+pub struct CopyRules {
+    /// The source; deletes spare entries of another one.
+    pub origin: Origin,
+    /// Whether entries that another program changed are replaced and deleted.
+    pub replace: bool,
+    /// Most entries to delete; `None` to delete nothing.
+    pub delete: Option<MaxDelete>,
+    /// Path of the directory for entries that are deleted or overwritten, on the same file system.
+    pub backup: Option<PathBuf>,
+}
+
+/// The folder around a backup, and its name there.
+///
+/// Errors: the system's; the name is not UTF-8, or no file's name.
+fn backup_at(path: &Path) -> io::Result<(Folder, Name)> {
+    let around = folder(&Place::of(path)?)?;
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+        let reason = format!("{}: the name of a backup must be UTF-8", shown(path));
+        io::Error::new(io::ErrorKind::InvalidInput, reason)
+    })?;
+    let name = around.name(name)?;
+    Ok((around, name))
+}
+
+/// Checks that neither of a directory and its backup contains the other.
+fn check_backup(place: &Place, backup: &Path) -> io::Result<()> {
+    let real = |place: &Place| -> io::Result<PathBuf> {
+        let around = place.path().parent().filter(|around| !around.as_os_str().is_empty());
+        Ok(at(place.path(), around.unwrap_or(Path::new(".")).canonicalize())?.join(place.name()))
+    };
+    let (directory, backup) = (real(place)?, real(&Place::of(backup)?)?);
+    if backup.starts_with(&directory) || directory.starts_with(&backup) {
+        let reason = format!(
+            "backup {} and directory {}: neither may contain the other",
+            shown(&backup),
+            shown(&directory)
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    Ok(())
+}
+
+/// The entries of a directory that its source lacks.
+///
+/// Errors: more entries than `delete` allows, or the source is empty.
+fn surplus(
+    path: &Path,
+    before: Option<&TreeStream>,
+    manifest: &Manifest,
+    delete: Option<MaxDelete>,
+) -> io::Result<Surplus> {
+    // A directory that did not exist has no entries.
+    let Some(before) = before else { return Ok(Surplus::default()) };
+    let surplus = manifest.surplus_of(before.manifest(), &Filter::default()).map_err(io::Error::other)?;
+    match delete.map_or(Ok(()), |max| surplus.check(max)) {
+        Ok(()) => Ok(surplus),
+        Err(refusal) => Err(io::Error::other(format!("{}: {refusal}", shown(path)))),
+    }
+}
+
+/// Decodes the head of a snapshot's stream.
+///
+/// Errors: it is no head of this snapshot (`InvalidData`).
+fn decoded(head: Vec<u8>, snapshot: Snapshot, memory_max: u64) -> io::Result<Manifest> {
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let manifest = Manifest::decode(head, memory_max).map_err(|error| invalid(error.to_string()))?;
+    let found = Snapshot { id: manifest.id().0, length_bytes: manifest.length_bytes() };
+    if found != snapshot {
+        return Err(invalid("the list of entries is another snapshot's".to_owned()));
+    }
+    Ok(manifest)
+}
+
+/// Compares the directory at `path` with a snapshot, of which `head` is the head of the stream.
+/// Writes the directory's index only. Each manifest takes at most `memory_max` bytes.
+///
+/// Errors: see [`Arrival::begin`]; the rules allow fewer deletes.
+pub fn compare(
+    path: &Path,
+    snapshot: Snapshot,
+    head: Vec<u8>,
+    rules: &CopyRules,
+    memory_max: u64,
+) -> io::Result<Comparison> {
+    let manifest = decoded(head, snapshot, memory_max)?;
+    let before = match path.symlink_metadata() {
+        // The folders around it may be missing, and are not made.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        _ => scanned(&Place::of(path)?, memory_max)?,
+    };
+    if rules.delete.is_some() {
+        surplus(path, before.as_ref(), &manifest, rules.delete)?;
+    }
+    manifest.compare(before.as_ref(), Some(&Filter::default())).map_err(io::Error::other)
+}
+
 /// A directory while its stream arrives. Dropped before the end, it keeps the bytes that arrived.
 #[derive(Debug)]
 pub struct Arrival {
     place: Place,
     snapshot: Snapshot,
+    rules: CopyRules,
     memory_max: u64,
     stream: PartialFile,
     before: Option<TreeStream>,
     /// The manifest, once the head of the stream has arrived.
     manifest: Option<Manifest>,
     local: Vec<LocalContent>,
+    /// Entries of the directory that the snapshot lacks.
+    surplus: Surplus,
 }
 
 impl Arrival {
@@ -220,8 +322,16 @@ impl Arrival {
     /// already. Each manifest takes at most `memory_max` bytes.
     ///
     /// Errors: the system's; another process writes the directory; another kind of file has its
-    /// name.
-    pub fn open(place: Place, snapshot: Snapshot, memory_max: u64) -> io::Result<Option<Self>> {
+    /// name; the rules allow fewer deletes.
+    pub fn open(
+        place: Place,
+        snapshot: Snapshot,
+        rules: CopyRules,
+        memory_max: u64,
+    ) -> io::Result<Option<Self>> {
+        if let Some(backup) = &rules.backup {
+            check_backup(&place, backup)?;
+        }
         let mut stream = PartialFile::open_stream(place.clone(), snapshot.length_bytes, 0)?;
         let before = scanned(&place, memory_max)?;
         if before.as_ref().is_some_and(|before| before.manifest().id().0 == snapshot.id) {
@@ -232,8 +342,9 @@ impl Arrival {
         if manifest.is_none() {
             stream.forget()?;
         }
+        let (manifest_here, local, surplus) = (None, Vec::new(), Surplus::default());
         let mut arrival =
-            Self { place, snapshot, memory_max, stream, before, manifest: None, local: Vec::new() };
+            Self { place, snapshot, rules, memory_max, stream, before, manifest: manifest_here, local, surplus };
         if let Some(manifest) = manifest {
             arrival.accept(manifest)?;
         }
@@ -247,14 +358,10 @@ impl Arrival {
 
     /// Takes the head of the stream.
     ///
-    /// Errors: it is no head of this snapshot (`InvalidData`); the system's.
+    /// Errors: it is no head of this snapshot (`InvalidData`); the rules allow fewer deletes; the
+    /// system's.
     pub fn begin(&mut self, head: Vec<u8>) -> io::Result<()> {
-        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let manifest = Manifest::decode(head, self.memory_max).map_err(|error| invalid(error.to_string()))?;
-        let found = Snapshot { id: manifest.id().0, length_bytes: manifest.length_bytes() };
-        if found != self.snapshot {
-            return Err(invalid("the list of entries is another snapshot's".to_owned()));
-        }
+        let manifest = decoded(head, self.snapshot, self.memory_max)?;
         self.write_head(&manifest)?;
         self.accept(manifest)
     }
@@ -270,6 +377,7 @@ impl Arrival {
     /// Finds out what the directory has of the stream.
     fn accept(&mut self, manifest: Manifest) -> io::Result<()> {
         let before = self.before.as_ref();
+        self.surplus = surplus(self.place.path(), before, &manifest, self.rules.delete)?;
         self.local = before.map_or_else(Vec::new, |before| {
             longest(before.contents_of(&manifest), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN)
         });
@@ -290,27 +398,32 @@ impl Arrival {
         &mut self.stream
     }
 
-    /// Writes the directory. With `replace`, entries that another program changed are replaced.
+    /// Number of entries of the directory that the snapshot lacks.
+    pub fn surplus_entries(&self) -> u64 {
+        self.surplus.entries().len() as u64
+    }
+
+    /// Writes the directory, then deletes.
     ///
     /// Errors: [`FinishError`]. Contents with wrong hashes are not written; then [`Arrival::again`]
     /// tells what is missing.
-    pub fn finish(&mut self, replace: bool) -> Result<Unpacked, FinishError> {
-        let Self { place, snapshot, memory_max, stream, before, manifest, local } = self;
+    pub fn finish(&mut self) -> Result<Unpacked, FinishError> {
+        let Self { place, snapshot, rules, memory_max, stream, before, manifest, local, surplus } = self;
         let Some(manifest) = manifest else {
             return Err(FinishError::Io(io::Error::other("the list of entries has not arrived")));
         };
         let (before, memory_max) = (before.as_ref(), *memory_max);
-        let (origin, deletes, backup) = (Origin::default(), None, None);
+        let backup = rules.backup.as_deref().map(backup_at).transpose().map_err(FinishError::Io)?;
         // Its servers send no zeros for a file that changed.
         let (unsettled, filter) = (None, None);
         let destination = Destination {
             place,
             before,
             local,
-            origin,
-            replace,
-            deletes,
-            backup,
+            origin: rules.origin,
+            replace: rules.replace,
+            deletes: rules.delete.map(|_| &*surplus),
+            backup: backup.as_ref().map(|(around, name)| (around, name)),
             unsettled,
             filter,
             memory_max,

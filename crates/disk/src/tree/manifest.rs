@@ -58,6 +58,24 @@ impl Counts {
     pub fn is_complete(&self) -> bool {
         self.unreadable == 0 && self.unsettled == 0
     }
+
+    /// Line about entries that a copy cannot know: on other file systems, or of special kinds.
+    /// `None` if there are none. Deletes at a copy need all entries.
+    pub fn gaps(&self) -> Option<String> {
+        if self.other_file_systems > 0 {
+            return Some(format!(
+                "{} of its entries are on other file systems and are not read, so --delete could delete them elsewhere",
+                self.other_file_systems
+            ));
+        }
+        (self.specials > 0).then(|| {
+            format!(
+                "{} of its entries are sockets, pipes or devices, which are not sent, so --delete could delete files \
+                 of these names elsewhere",
+                self.specials
+            )
+        })
+    }
 }
 
 /// A snapshot of a tree.

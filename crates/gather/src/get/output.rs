@@ -128,6 +128,11 @@ impl DirectorySink {
         std::mem::take(&mut self.written)
     }
 
+    /// Number of entries here that the snapshot lacked when the directory was scanned.
+    pub fn surplus_entries(&self) -> u64 {
+        self.arrival.surplus_entries()
+    }
+
     /// The ranges that must be fetched.
     fn open(&mut self) -> std::io::Result<Vec<Range<u64>>> {
         if std::mem::take(&mut self.was_wrong) {
@@ -137,8 +142,8 @@ impl DirectorySink {
     }
 
     /// Writes the directory. Returns false if contents are wrong.
-    fn finish(&mut self, replace: bool) -> std::io::Result<bool> {
-        match self.arrival.finish(replace) {
+    fn finish(&mut self) -> std::io::Result<bool> {
+        match self.arrival.finish() {
             Ok(written) => self.written = written,
             Err(FinishError::Mismatch { .. }) => self.was_wrong = true,
             Err(FinishError::Io(error)) => return Err(error),
@@ -451,7 +456,7 @@ fn finish((object, place, hash, attributes): Job, syncs: bool, replace: bool) ->
             };
         }
         ObjectPlace::Directory(directory) => {
-            return match lock(&directory).finish(replace) {
+            return match lock(&directory).finish() {
                 Ok(true) => Reply::Finished { object },
                 Ok(false) => Reply::Mismatch { object },
                 Err(error) => Reply::Failed { object, reason: error.to_string() },

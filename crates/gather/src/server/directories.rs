@@ -5,7 +5,7 @@
 //! manifests of the latest snapshots, within a limit of memory; contents are read from the files.
 //! No symbolic link is followed.
 //!
-//! Leaves out: the scan and the stream (`disk::tree`), the names of both objects
+//! Leaves out: the scan and the stream (`disk::tree`), the names of the objects
 //! ([`anabranch_gather_proto::snapshot`]). Read [`Directories`] and [`Content`] first.
 
 use super::hashes::{ClientTurns, turns};
@@ -18,6 +18,7 @@ use anabranch_gather_proto::snapshot::{SnapshotObject, SnapshotPart, is_director
 use anabranch_net::private;
 use anabranch_pieces::ByteRange;
 use anabranch_pieces::name::directory;
+use anabranch_sets::filter::Filter;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -42,6 +43,8 @@ pub struct Snapshot {
     stream: TreeStream,
     /// BLAKE3 hash of the list of entries.
     list_hash: [u8; 32],
+    /// Line about entries that the list lacks; empty without such entries.
+    gaps: String,
     /// Time at which its scan began.
     begun_at: Instant,
 }
@@ -52,6 +55,7 @@ impl Snapshot {
         let (bytes, hash) = match part {
             SnapshotPart::List => (manifest.head_bytes(), self.list_hash),
             SnapshotPart::Stream => (manifest.length_bytes(), manifest.id().0),
+            SnapshotPart::Gaps => (self.gaps.len() as u64, *blake3::hash(self.gaps.as_bytes()).as_bytes()),
         };
         ObjectDescription { bytes, mode: 0, modified_ns: 0, hash: Some(hash) }
     }
@@ -81,6 +85,9 @@ impl Content {
             Self::Snapshot(snapshot, part) => {
                 if range.end > snapshot.description(*part).bytes {
                     return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                if *part == SnapshotPart::Gaps {
+                    return Ok(snapshot.gaps.as_bytes()[range.start as usize..range.end as usize].to_vec());
                 }
                 snapshot.stream.read(ByteRange { start: range.start, end: range.end })
             }
@@ -230,9 +237,12 @@ impl Directories {
         let path = lock(&self.indexes).path(&name);
         let index = path.and_then(|path| Index::open(&path, &root));
         let index = index.inspect_err(|error| tracing::warn!("{name}: every file is read: {error}")).ok();
-        let stream = TreeStream::scan(&tree, index.as_ref(), self.memory_max / 2)?;
+        let (stream, scan) =
+            TreeStream::scan_included(&tree, &Filter::default(), index.as_ref(), self.memory_max / 2)?;
+        scan.whole()?;
+        let gaps = scan.counts.gaps().unwrap_or_default();
         let list_hash = *blake3::hash(stream.manifest().head()).as_bytes();
-        let snapshot = Arc::new(Snapshot { name, stream, list_hash, begun_at });
+        let snapshot = Arc::new(Snapshot { name, stream, list_hash, gaps, begun_at });
         self.hold(Arc::clone(&snapshot));
         Ok(snapshot)
     }
@@ -311,6 +321,24 @@ mod tests {
         assert_ne!(other.hash, found.hash);
         let all = describe(&directories, "./").await.expect("the served folder");
         assert!(all.hash != other.hash && all.bytes > other.bytes, "{all:?}");
+    }
+
+    #[tokio::test]
+    async fn gaps_name_entries_that_the_list_lacks() {
+        let (folder, directories) = served(None, 1 << 20);
+        let gaps = |found: &ObjectDescription| {
+            let (content, gaps) = directories.open(&part(found, SnapshotPart::Gaps)).expect("it is held");
+            let line = String::from_utf8(content.read(0..gaps.bytes).expect("in memory")).expect("text");
+            assert_eq!(gaps.hash, Some(*blake3::hash(line.as_bytes()).as_bytes()));
+            line
+        };
+        let found = describe(&directories, "data/").await.expect("a directory");
+        assert_eq!(gaps(&found), "");
+        let socket = std::os::unix::net::UnixListener::bind(folder.path().join("data/socket"));
+        let _socket = socket.expect("the folder is ours");
+        let again = describe(&directories, "data/").await.expect("a directory");
+        assert_eq!(again, found, "a socket is no entry");
+        assert!(gaps(&again).starts_with("1 of its entries are sockets, pipes or devices"), "{}", gaps(&again));
     }
 
     #[tokio::test]

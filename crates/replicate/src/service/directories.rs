@@ -96,17 +96,8 @@ fn now() -> FileTime {
 /// Checks whether a source may have entries deleted elsewhere: it has some, and all were read.
 fn check_source(name: &Name, counts: &Counts) -> io::Result<()> {
     let refused = |reason: String| Err(io::Error::other(format!("{name}/: {reason}: nothing was sent")));
-    if counts.other_file_systems > 0 {
-        return refused(format!(
-            "{} of its entries are on other file systems and are not read, so --delete could delete them elsewhere",
-            counts.other_file_systems
-        ));
-    }
-    if counts.specials > 0 {
-        return refused(format!(
-            "{} of its entries are sockets, pipes or devices, which are not sent, so --delete could delete files of these names elsewhere",
-            counts.specials
-        ));
+    if let Some(gaps) = counts.gaps() {
+        return refused(gaps);
     }
     if counts.files + counts.directories + counts.symbolic_links + counts.hard_links == 0 {
         return refused(

@@ -1,17 +1,19 @@
-//! `anabranch gather get` for a directory: its arguments, its report and its exit code.
+//! `anabranch gather get` and `gather sync` of a directory: the report and the exit code.
 
 use super::end::EndLine;
 use super::progress::{Progress, print_line};
-use super::{Args, worded};
+use super::worded;
+use crate::comparison::{self, Location};
 use crate::exit;
 use crate::formats::{rate, size};
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
-use anabranch_gather::{DirectoryReport, DirectoryTarget, GetConfig, GetDirectory, Identity, Verdict};
+use anabranch_gather::{Comparison, DirectoryReport, DirectoryTarget, GetDirectory, Identity, Verdict};
 use anabranch_units::ByteCount;
+use anabranch_units::text::printable;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Serialize)]
@@ -26,6 +28,13 @@ struct DirectoryLine<'a> {
     /// Files whose content was written.
     files: u64,
     files_bytes: u64,
+    /// Entries that were deleted because the servers lack them.
+    deleted: u64,
+    /// Entries that the servers lack, and that stay.
+    surplus: u64,
+    /// Differences from the snapshot, after a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<&'a Comparison>,
     /// Entries that were left because another program changed them.
     conflicts: u64,
     /// Paths of the first ones.
@@ -37,19 +46,22 @@ struct DirectoryLine<'a> {
 
 /// The target with its destination.
 ///
-/// Errors: one line: an option that directories do not have; an output that names no directory.
-pub fn checked(target: DirectoryTarget, args: &Args) -> anyhow::Result<DirectoryTarget> {
-    let streams = args.output.as_os_str() == "-";
+/// Errors: one line: an output that names no directory.
+pub fn checked(
+    target: DirectoryTarget,
+    output: &Path,
+    snapshot: Option<[u8; 32]>,
+) -> anyhow::Result<DirectoryTarget> {
+    let streams = output.as_os_str() == "-";
     ensure_usage!(!streams, "--output -: standard output takes one object, not a directory");
-    ensure_usage!(args.expected.blake3.is_none(), "--blake3: for one object: a directory has a --snapshot");
     // Without slashes at its end.
-    let path: PathBuf = args.output.components().collect();
+    let path: PathBuf = output.components().collect();
     ensure_usage!(
         path.file_name().is_some(),
         "--output {}: name the directory that becomes the copy",
-        args.output.display()
+        output.display()
     );
-    Ok(DirectoryTarget { snapshot: args.expected.snapshot, ..target.at(path) })
+    Ok(DirectoryTarget { snapshot, ..target.at(path) })
 }
 
 /// Pulls the directory.
@@ -57,28 +69,28 @@ pub fn checked(target: DirectoryTarget, args: &Args) -> anyhow::Result<Directory
 /// Errors: a one-line message for the user.
 pub fn run(
     identity: &Identity,
-    target: DirectoryTarget,
-    config: &GetConfig,
+    get: GetDirectory<'_>,
     json: bool,
     quiet: bool,
 ) -> anyhow::Result<ExitCode> {
-    let mut shown = Progress::new(json, quiet, target.holders.len());
+    let (servers, deletes) = (get.target().holders.len(), get.target().delete.is_some());
+    let mut shown = Progress::new(json, quiet, servers);
     let report = crate::process::runtime()?.block_on(async {
-        let get = GetDirectory::new(identity, target, config);
         tokio::select! {
             report = get.until(asked_to_end(), |event| shown.hear(event, false)) => report.map_err(worded),
             never = follow_files(identity) => match never {},
         }
     });
     shown.end();
-    Ok(say(&report?, json, quiet))
+    Ok(say(&report?, deletes, json, quiet))
 }
 
-/// Reports the result.
-fn say(report: &DirectoryReport, json: bool, quiet: bool) -> ExitCode {
+/// Reports the result. `deletes` is true if entries that the servers lack were to be deleted.
+fn say(report: &DirectoryReport, deletes: bool, json: bool, quiet: bool) -> ExitCode {
     let took_s = report.elapsed.as_secs_f64();
     let written = &report.written;
     let (verdict, error) = match &report.verdict {
+        Verdict::Verified if report.comparison.is_some() => ("compared", None),
         Verdict::Verified if written.conflicts > 0 => ("conflicts", None),
         Verdict::Verified => ("verified", None),
         Verdict::Failed(failure) => ("failed", Some(failure.to_string())),
@@ -94,15 +106,18 @@ fn say(report: &DirectoryReport, json: bool, quiet: bool) -> ExitCode {
             error,
             files: written.files,
             files_bytes: written.bytes,
+            deleted: written.deleted,
+            surplus: report.surplus,
+            comparison: report.comparison.as_ref(),
             conflicts: written.conflicts,
             conflict_paths: &written.conflict_paths,
             other_versions: &report.other_versions,
             took_s,
         });
-        let verified = usize::from(verdict == "verified");
+        let verified = usize::from(matches!(verdict, "verified" | "compared"));
         print_line(&EndLine::new(report.contents.as_ref(), (verified, 1 - verified), took_s));
     } else {
-        say_to_people(report, took_s, quiet);
+        say_to_people(report, took_s, deletes, quiet);
     }
     match &report.verdict {
         Verdict::Verified if written.conflicts > 0 => ExitCode::from(exit::SOME_FAILED),
@@ -113,7 +128,7 @@ fn say(report: &DirectoryReport, json: bool, quiet: bool) -> ExitCode {
     }
 }
 
-fn say_to_people(report: &DirectoryReport, took_s: f64, quiet: bool) {
+fn say_to_people(report: &DirectoryReport, took_s: f64, deletes: bool, quiet: bool) {
     let written = &report.written;
     if report.verdict != Verdict::Verified {
         if report.verdict == Verdict::Interrupted {
@@ -123,30 +138,48 @@ fn say_to_people(report: &DirectoryReport, took_s: f64, quiet: bool) {
         }
         return;
     }
+    let replaces = if deletes { "replaces or deletes" } else { "replaces" };
     for path in &written.conflict_paths {
         errln!(
-            "anabranch: {path}: changed here by another program, and left: --replace replaces files and links"
+            "anabranch: {path}: changed here by another program, and left: --replace {replaces} files and links"
         );
     }
     let unlisted = written.conflicts - written.conflict_paths.len() as u64;
     if unlisted > 0 {
         errln!("anabranch: {unlisted} more entries were changed here by another program, and left");
     }
+    if deletes && written.conflicts > 0 && written.deleted == 0 {
+        errln!("anabranch: no entry was deleted: conflicts come first");
+    }
     if quiet {
         return;
     }
     let name = &report.name;
+    if let Some(found) = &report.comparison {
+        let lines = comparison::lines(&report.path.display().to_string(), found, Location::Here);
+        lines.iter().for_each(|line| outln!("{}", printable(line)));
+        return;
+    }
     let Some(contents) = &report.contents else {
         outln!("{name}: nothing changed");
         return;
     };
     let fetched = contents.fetched_bytes();
     let word = if written.files == 1 { "file" } else { "files" };
+    let deleted = match written.deleted {
+        0 => String::new(),
+        1 => ", 1 entry deleted".to_owned(),
+        entries => format!(", {entries} entries deleted"),
+    };
     outln!(
-        "{name}: {} {word} written ({}), {} fetched in {took_s:.2} s: {}",
+        "{name}: {} {word} written ({}){deleted}, {} fetched in {took_s:.2} s: {}",
         written.files,
         size(ByteCount::new(written.bytes)),
         size(ByteCount::new(fetched)),
         rate(fetched as f64 / took_s.max(1e-9))
     );
+    if report.surplus > 0 && !deletes {
+        let word = if report.surplus == 1 { "entry that the servers lack stays" } else { "entries that the servers lack stay" };
+        outln!("{} {word}: `gather sync --delete` deletes them", report.surplus);
+    }
 }

@@ -92,7 +92,7 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
     let (verified, objects) = (report.verified(), report.objects.len());
     let fetched_bytes = report.fetched_bytes();
     let per_second = fetched_bytes as f64 / took_s.max(1e-9);
-    if args.json {
+    if args.pull.json {
         report.objects.iter().for_each(|object| print_line(&line(object)));
         print_line(&EndLine::new(Some(report), (verified, objects - verified), took_s));
     } else if !quiet && !streams {
@@ -103,7 +103,7 @@ pub fn say(report: &Report, args: &Args, streams: bool, quiet: bool) -> ExitCode
             rate(per_second)
         );
     }
-    if !args.json && !streams {
+    if !args.pull.json && !streams {
         if report.is_interrupted {
             errln!("anabranch: interrupted; the same command goes on from there");
         } else if report.objects.iter().any(ObjectReport::can_go_on) {

@@ -40,8 +40,13 @@ impl World {
 
     /// Runs `gather get` for people. Returns the exit code, and both outputs together.
     fn tell(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        self.tell_verb("get", arguments)
+    }
+
+    /// Runs `gather get` or `gather sync` for people.
+    fn tell_verb(&self, verb: &str, arguments: &[&str]) -> (Option<i32>, String) {
         let mut command = anabranch();
-        command.args(["gather", "get", "--keys"]).arg(self.path("keys")).args(arguments);
+        command.args(["gather", verb, "--keys"]).arg(self.path("keys")).args(arguments);
         if !arguments.contains(&"-o") {
             command.arg("-o").arg(self.path("out"));
         }
@@ -222,4 +227,74 @@ fn ls_prints_the_sum_of_a_directory() {
     assert_eq!((&row["directory"], &row["snapshot"]), (&"data/".into(), &snapshot.into()), "{row}");
     // 150 files, the large one, its second name, and the link to a file.
     assert_eq!(row["files"], 153, "{row}");
+}
+
+#[test]
+fn sync_deletes_what_the_servers_lack() {
+    let world = World::new(2);
+    world.fill("data", 100_000);
+    let object = world.object(0..2, "data/");
+    let sync = |more: &[&str]| world.tell_verb("sync", &[&[&*object], more].concat());
+    // Files of an earlier `get` are of the same source.
+    assert_eq!(world.tell(&[&object]).0, Some(0));
+    for server in 0..2 {
+        let data = world.path(&format!("server-{server}/data"));
+        std::fs::remove_file(data.join("sub/003")).expect("the folder is ours");
+        std::fs::remove_dir(data.join("sub/empty")).expect("the folder is ours");
+        std::fs::remove_file(data.join("link")).expect("the folder is ours");
+    }
+    // Removals changed the times of the second server's directories.
+    (1..2).for_each(|server| world.copy("data", server));
+    let (code, said) = sync(&["--dry-run"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("only here   sub/003\n") && said.contains("lacks no content"), "{said}");
+    assert!(world.path("out/sub/003").exists());
+    let (code, said) = sync(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("3 entries that the servers lack stay: `gather sync --delete` deletes them"), "{said}");
+    let (code, said) = sync(&["--delete", "--max-delete", "2"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("3 of 156 entries would be deleted, and --max-delete 2 allows fewer"), "{said}");
+    let backup = world.path("backup");
+    let (code, said) = sync(&["--delete", "--backup", backup.to_str().expect("plain")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(", 3 entries deleted, "), "{said}");
+    assert_eq!(world.snapshot("out"), world.snapshot("server-0/data"));
+    assert_eq!(std::fs::read(backup.join("sub/003")).expect("kept"), noise(3, 600));
+    let (code, said) = sync(&["--delete"]);
+    assert_eq!((code, said.as_str()), (Some(0), "data/: nothing changed\n"));
+}
+
+#[test]
+fn sync_spares_entries_that_it_did_not_write() {
+    let world = World::new(1);
+    world.fill("data", 1_000);
+    let object = world.object(0..1, "data/");
+    let sync = |more: &[&str]| world.tell_verb("sync", &[&[&*object, "--delete"], more].concat());
+    assert_eq!(sync(&[]).0, Some(0));
+    std::fs::write(world.path("out/own"), "of a program here").expect("the folder is ours");
+    std::fs::remove_file(world.path("server-0/data/sub/004")).expect("the folder is ours");
+    let (code, said) = sync(&[]);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("out/own: changed here by another program, and left: --replace replaces or deletes"), "{said}");
+    assert!(world.path("out/own").exists() && !world.path("out/sub/004").exists());
+    let (code, said) = sync(&["--replace"]);
+    assert_eq!((code, world.path("out/own").exists()), (Some(0), false), "{said}");
+    // A socket at the server: a file of its name here would go.
+    let socket = std::os::unix::net::UnixListener::bind(world.path("server-0/data/socket"));
+    let _socket = socket.expect("the folder is ours");
+    std::fs::write(world.path("server-0/data/new"), "new").expect("the folder is ours");
+    let (code, said) = sync(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("1 of its entries are sockets, pipes or devices, which are not sent"), "{said}");
+    assert!(said.contains(": nothing was fetched") && !world.path("out/new").exists(), "{said}");
+    for (arguments, reason) in [
+        (&["127.0.0.1:1/x"][..], "sync takes a directory: write `127.0.0.1:1/x/`"),
+        (&[&*object, "--max-delete", "3"][..], "--delete"),
+        (&[&*object, "--delete", "--max-delete", "101%"][..], "must be a number of entries, or a percentage"),
+    ] {
+        let (code, said) = world.tell_verb("sync", arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(reason), "{arguments:?}: {said}");
+    }
 }

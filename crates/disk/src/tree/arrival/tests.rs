@@ -14,7 +14,7 @@ fn snapshot_of(stream: &TreeStream) -> Snapshot {
 }
 
 fn open(to: &Path, source: &TreeStream) -> io::Result<Option<Arrival>> {
-    Arrival::open(Place::of(to).expect("a name"), snapshot_of(source), u64::MAX)
+    Arrival::open(Place::of(to).expect("a name"), snapshot_of(source), CopyRules::default(), u64::MAX)
 }
 
 /// Takes the missing ranges from the source, and returns their bytes in all. `damage` changes the
@@ -59,7 +59,7 @@ fn directory_arrives_whole_and_then_only_its_changes() {
     assert!(!arrival.is_begun());
     arrival.begin(head(&source)).expect("its head");
     assert_eq!(pull(&mut arrival, &source, |_| ()), 200_011);
-    assert_eq!(arrival.finish(false).expect("it is written").files, 2);
+    assert_eq!(arrival.finish().expect("it is written").files, 2);
     drop(arrival);
     assert_eq!(snapshot_of(&scanned(&to)), snapshot_of(&source));
     assert!(open(&to, &source).expect("it can be opened").is_none(), "it is there");
@@ -74,7 +74,7 @@ fn directory_arrives_whole_and_then_only_its_changes() {
     let mut arrival = open(&to, &source).expect("it can be opened").expect("it changed");
     arrival.begin(head(&source)).expect("its head");
     assert_eq!(pull(&mut arrival, &source, |_| ()), 15);
-    arrival.finish(false).expect("it is written");
+    arrival.finish().expect("it is written");
     std::fs::remove_file(to.join("large")).expect("nothing is deleted");
     // The removal changed the time of the directory.
     let time = std::fs::metadata(&from).and_then(|found| found.modified()).expect("it is there");
@@ -124,11 +124,11 @@ fn wrong_contents_are_missing_again() {
     let mut arrival = open(&to, &source).expect("it can be opened").expect("nothing is there");
     arrival.begin(head(&source)).expect("its head");
     pull(&mut arrival, &source, |bytes| bytes[0] ^= 1);
-    assert!(matches!(arrival.finish(false), Err(FinishError::Mismatch { .. })));
+    assert!(matches!(arrival.finish(), Err(FinishError::Mismatch { .. })));
     assert!(to.join("good").is_file() && !to.join("bad").exists());
     arrival.again().expect("it can be scanned");
     assert_eq!(pull(&mut arrival, &source, |_| ()), 100_000);
-    arrival.finish(false).expect("it is written");
+    arrival.finish().expect("it is written");
     assert_eq!(snapshot_of(&scanned(&to)), snapshot_of(&source));
 }
 
@@ -165,4 +165,116 @@ fn short_and_surplus_local_ranges_arrive_again() {
     let many = (0..LOCAL_RANGES_MAX as u64 + 5).map(|at| content(at * 3 * long, long + at, at as usize));
     let kept = longest(many.collect(), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN);
     assert_eq!((kept.len(), kept[0].source), (LOCAL_RANGES_MAX, 5));
+}
+
+/// Mirrors `from` to `to`.
+fn mirror(from: &Path, to: &Path, rules: &CopyRules) -> io::Result<Unpacked> {
+    let source = scanned(from);
+    let place = Place::of(to).expect("a name");
+    let Some(mut arrival) = Arrival::open(place, snapshot_of(&source), rules.clone(), u64::MAX)? else {
+        return Ok(Unpacked::default());
+    };
+    if !arrival.is_begun() {
+        arrival.begin(head(&source))?;
+    }
+    pull(&mut arrival, &source, |_| ());
+    Ok(arrival.finish().expect("it is written"))
+}
+
+fn of_source(number: u64, delete: Option<MaxDelete>) -> CopyRules {
+    CopyRules { origin: Origin(number), delete, ..CopyRules::default() }
+}
+
+#[test]
+fn mirror_deletes_only_entries_of_its_source() {
+    let root = folder();
+    let (from, other, to) = (root.path().join("from"), root.path().join("other"), root.path().join("to"));
+    for name in ["a", "d/b", "d/c", "stays"] {
+        write(&from, name, name);
+    }
+    write(&other, "of-another", "x");
+    mirror(&from, &to, &of_source(1, None)).expect("written");
+    mirror(&other, &to, &of_source(2, None)).expect("written");
+    write(&to, "own", "of a program here");
+    std::fs::remove_dir_all(from.join("d")).expect("ours");
+    std::fs::remove_file(from.join("a")).expect("ours");
+    let all = Some(MaxDelete::Percent(100));
+    let done = mirror(&from, &to, &of_source(1, all)).expect("written");
+    assert_eq!((done.deleted, done.conflicts), (4, 2), "{done:?}");
+    assert!(done.conflict_paths.iter().any(|path| path.ends_with("own")), "{done:?}");
+    assert!(to.join("own").exists() && to.join("of-another").exists() && to.join("stays").exists());
+    assert!(!to.join("d").exists() && !to.join("a").exists());
+}
+
+#[test]
+fn mirror_above_the_limit_of_deletes_writes_nothing() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    for name in ["a", "b", "c"] {
+        write(&from, name, name);
+    }
+    mirror(&from, &to, &of_source(1, None)).expect("written");
+    std::fs::remove_file(from.join("a")).expect("ours");
+    write(&from, "b", "another content");
+    for _ in 0..2 {
+        let rules = of_source(1, Some(MaxDelete::default()));
+        let refused = mirror(&from, &to, &rules).expect_err("too many").to_string();
+        assert!(refused.ends_with(
+            "to: 1 of 3 entries would be deleted, and --max-delete 10% allows fewer: nothing is deleted; look at \
+             the source, or raise the limit"
+        ), "{refused}");
+        assert_eq!(std::fs::read(to.join("b")).expect("it stays"), b"b");
+    }
+    let done = mirror(&from, &to, &of_source(1, Some(MaxDelete::Entries(1)))).expect("written");
+    assert_eq!((done.deleted, done.files), (1, 1));
+    std::fs::remove_dir_all(&from).expect("ours");
+    std::fs::create_dir(&from).expect("ours");
+    let rules = of_source(1, Some(MaxDelete::Percent(100)));
+    let refused = mirror(&from, &to, &rules).expect_err("nothing is there").to_string();
+    assert!(refused.contains("the source has no entry, so nothing is deleted"), "{refused}");
+}
+
+#[test]
+fn backup_keeps_deleted_entries_outside_the_mirror() {
+    let root = folder();
+    let (from, to, backup) = (root.path().join("from"), root.path().join("to"), root.path().join("old"));
+    write(&from, "a", "first");
+    write(&from, "d/b", "b");
+    let all = Some(MaxDelete::Percent(100));
+    let rules = |backup: &Path| CopyRules { backup: Some(backup.to_owned()), ..of_source(1, all) };
+    mirror(&from, &to, &rules(&backup)).expect("written");
+    write(&from, "a", "second");
+    std::fs::remove_file(from.join("d/b")).expect("ours");
+    for within in [to.join("old"), root.path().to_owned(), to.clone(), root.path().join("from/../to/x")] {
+        let refused = mirror(&from, &to, &rules(&within)).expect_err("it overlaps").to_string();
+        assert!(refused.contains("neither may contain the other"), "{refused}");
+    }
+    let done = mirror(&from, &to, &rules(&backup)).expect("written");
+    assert_eq!((done.deleted, done.files, done.conflicts), (1, 1, 0));
+    let kept = |name: &str| std::fs::read_to_string(backup.join(name)).expect("it is kept");
+    assert_eq!((kept("a"), kept("d/b")), ("first".to_owned(), "b".to_owned()));
+}
+
+#[test]
+fn comparison_writes_no_entry_and_makes_no_folder() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "a", "a");
+    write(&from, "b", "b");
+    let compared = |to: &Path, rules: &CopyRules| {
+        let source = scanned(&from);
+        compare(to, snapshot_of(&source), head(&source), rules, u64::MAX)
+    };
+    let found = compared(&root.path().join("none/to"), &CopyRules::default()).expect("nothing is there");
+    assert_eq!((found.missing, found.content_bytes), (2, 2));
+    assert!(!root.path().join("none").exists());
+    mirror(&from, &to, &of_source(1, None)).expect("written");
+    std::fs::remove_file(from.join("a")).expect("ours");
+    write(&from, "b", "changed");
+    let before = snapshot_of(&scanned(&to));
+    let found = compared(&to, &CopyRules::default()).expect("it can be compared");
+    assert_eq!((found.changed, found.surplus), (1, Some(1)));
+    let refused = compared(&to, &of_source(1, Some(MaxDelete::default()))).expect_err("too many").to_string();
+    assert!(refused.contains("--max-delete 10% allows fewer"), "{refused}");
+    assert_eq!(snapshot_of(&scanned(&to)), before);
 }

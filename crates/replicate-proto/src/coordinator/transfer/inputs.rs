@@ -239,7 +239,7 @@ impl Transfer {
         }
         // The site may be hostile.
         comparison.bound();
-        let verdict = match comparison.in_words() {
+        let verdict = match comparison.in_words("there") {
             words if words.is_empty() => Verdict::Done,
             words => Verdict::Differs { reason: format!("{}: {words}", cx.name(site)) },
         };

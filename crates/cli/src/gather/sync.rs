@@ -1,0 +1,69 @@
+//! `anabranch gather sync`: `get` of a directory, with deletes.
+
+use super::get::PullArgs;
+use super::get::directory::{checked, run as pull};
+use crate::exit::OrUsage as _;
+use anabranch_gather::{DirectoryTarget, GetDirectory, MaxDelete};
+use anabranch_units::text::printable;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The directory, its servers, and the deletes.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The directory, with all servers that hold it: [NAME@]HOST:PORT[,[NAME@]HOST:PORT...]/DIR/,
+    /// such as host1:7180,host2:7180/data/. Without DIR/ it is the whole served folder.
+    #[arg(value_name = "SERVER/DIR/", value_parser = directory)]
+    directory: DirectoryTarget,
+    /// The directory that becomes the mirror.
+    #[arg(short, long, value_name = "PATH")]
+    output: PathBuf,
+    /// Delete entries here that the servers lack. Without it, they are counted and stay.
+    #[arg(long)]
+    delete: bool,
+    /// Most entries to delete: a number, or a percentage of the entries here. If more would go,
+    /// nothing is written or deleted.
+    #[arg(long, value_name = "COUNT|PERCENT%", default_value = "10%", requires = "delete")]
+    max_delete: MaxDelete,
+    /// Move deleted and overwritten entries to this directory, on the same file system and outside
+    /// the mirror.
+    #[arg(long, value_name = "DIR")]
+    backup: Option<PathBuf>,
+    /// Print what differs here from the servers' version, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Id of the snapshot that the directory must have, as `replicate manifest` and `gather ls
+    /// --snapshot` print it. Without it, the version of the first server is taken.
+    #[arg(long, value_name = "ID", value_parser = super::get::snapshot_id)]
+    snapshot: Option<[u8; 32]>,
+    #[command(flatten)]
+    pull: PullArgs,
+}
+
+fn directory(text: &str) -> Result<DirectoryTarget, String> {
+    if !DirectoryTarget::is_named_by(text) {
+        return Err(format!("`{0}`: sync takes a directory: write `{0}/`", printable(text)));
+    }
+    DirectoryTarget::parse(text).map_err(|error| error.to_string())
+}
+
+/// Runs the command.
+///
+/// Errors: one line for the user. The exit code is that of `gather get`.
+pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
+    let (target, config) = requested(args).or_usage()?;
+    let identity = args.pull.identity()?;
+    let get = GetDirectory::new(&identity, target, &config);
+    let get = if args.dry_run { get.comparing() } else { get };
+    pull(&identity, get, args.pull.json, quiet)
+}
+
+/// Returns the directory and the settings.
+///
+/// Errors: one line: an invalid combination.
+fn requested(args: &Args) -> anyhow::Result<(DirectoryTarget, anabranch_gather::GetConfig)> {
+    let target = checked(args.directory.clone(), &args.output, args.snapshot)?;
+    let delete = args.delete.then_some(args.max_delete);
+    let backup = args.backup.as_ref().map(|backup| backup.components().collect());
+    Ok((DirectoryTarget { delete, backup, ..target }, super::get::config(&args.pull)?))
+}
