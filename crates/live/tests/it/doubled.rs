@@ -25,7 +25,7 @@ fn edge(parents: &[&str]) -> TestNode {
 }
 
 /// Follows a rendition to its end. Returns the arrival time and bytes of each part.
-async fn follow(url: &str, so_far: impl Fn(usize)) -> BTreeMap<String, (Instant, Vec<u8>)> {
+pub async fn follow(url: &str, so_far: impl Fn(usize)) -> BTreeMap<String, (Instant, Vec<u8>)> {
     let mut parts = BTreeMap::new();
     let mut next: Option<(u64, u64)> = None;
     loop {

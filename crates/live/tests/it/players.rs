@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 const PLAYERS: usize = 50;
 /// Duration of a fragment of the recorded stream.
-const FRAGMENT: std::time::Duration = std::time::Duration::from_millis(120);
+pub const FRAGMENT: std::time::Duration = std::time::Duration::from_millis(120);
 /// Target duration of parts. They are long, so that playback three parts behind tolerates a busy
 /// machine.
 const PART: Duration = Duration::from_ms(500);

@@ -75,7 +75,8 @@ pub async fn put(url: &str, path: &str, headers: &str, pieces: Vec<&[u8]>) -> St
     put_paced(url, path, headers, pieces, FRAGMENT_PAUSE).await
 }
 
-async fn put_paced(
+/// Uploads pieces at intervals of `pace`. Returns head and body of the answer.
+pub async fn put_paced(
     url: &str,
     path: &str,
     headers: &str,
