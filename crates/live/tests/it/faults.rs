@@ -1,9 +1,10 @@
-//! Tests of killed parents, frozen parents, and rings of nodes.
+//! Tests of killed parents, frozen parents, missing objects, and rings of nodes.
 
 use crate::doubled::follow;
 use crate::origin::{PARTS, TestNode, TestOrigin, Viewer};
 use crate::players::FRAGMENT;
-use crate::source::{AUTHORIZATION, TestSource, fragments, put_paced};
+use crate::pull::{OriginAnswer, ScriptedOrigin};
+use crate::source::{AUTHORIZATION, TestSource, fragments, get, put_paced};
 use anabranch_http::origin::Origin;
 use anabranch_live::{NodeConfig, RelayConfig};
 use anabranch_testing::ports::free_port;
@@ -66,6 +67,21 @@ async fn ring_of_nodes_ends_with_an_error() {
     let reply = client.get("/ch/piece.mp4", &HeaderMap::new()).await.expect("an answer");
     assert_eq!(reply.status(), StatusCode::BAD_GATEWAY);
     assert_eq!(((first.counts)().upstream_requests, (second.counts)().upstream_requests), (1, 1));
+}
+
+/// The standby source may not know a path of the active source.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn object_unknown_to_first_parent_comes_from_second() {
+    let (first, second) = (ScriptedOrigin::start(), ScriptedOrigin::start());
+    let edge = TestNode::start("edge", &[&first.url, &second.url]);
+    let path = "/news/main/7.m4s";
+    second.say(path, OriginAnswer::Media("of the active source"));
+    let (status, body) = get(&edge.url, path).await;
+    assert_eq!((status, &*body), (StatusCode::OK, &b"of the active source"[..]));
+    for origin in [&first, &second] {
+        assert_eq!(origin.targets(), [path]);
+    }
+    assert_eq!((edge.counts)().legs_failed, 1);
 }
 
 /// Duration of parts. Fragments of 120 ms arrive in real time, so a part comes every 120 or 240 ms.
