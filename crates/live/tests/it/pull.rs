@@ -25,6 +25,8 @@ use tokio::task::JoinHandle;
 pub enum OriginAnswer {
     Playlist(String),
     Media(&'static str),
+    /// Any object with its media type and cache headers.
+    Cached { kind: &'static str, cache_control: &'static str, age: &'static str, body: &'static str },
     /// A playlist for requests with this query. Other requests are answered with 401.
     Session(&'static str, String),
     Redirect(String),
@@ -126,6 +128,11 @@ async fn serve(State(mut serving): State<OriginState>, request: Request) -> Resp
     let kind = |kind: &'static str| [(header::CONTENT_TYPE, kind)];
     match said {
         Some(OriginAnswer::Media(bytes)) => (kind("video/mp4"), bytes).into_response(),
+        Some(OriginAnswer::Cached { kind, cache_control, age, body }) => {
+            let headers =
+                [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, cache_control), (header::AGE, age)];
+            (headers, body).into_response()
+        }
         Some(OriginAnswer::Playlist(text)) => (kind("application/vnd.apple.mpegurl"), text).into_response(),
         Some(OriginAnswer::Session(session, text)) if query.split('&').any(|pair| pair == session) => {
             (kind("application/vnd.apple.mpegurl"), text).into_response()

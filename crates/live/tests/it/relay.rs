@@ -1,6 +1,7 @@
 //! Tests of sharing, streaming and headers.
 
 use crate::origin::{PARTS, TestNode, TestOrigin, Viewer, object};
+use crate::pull::{OriginAnswer, ScriptedOrigin};
 use anabranch_http::metrics::MetricsServer;
 use anabranch_http::origin::Origin;
 use anabranch_live::{NodeConfig, RelayConfig};
@@ -89,6 +90,58 @@ async fn answers_have_age_and_cors_headers() {
         let reply = client.get(target, &HeaderMap::new()).await.expect("an answer");
         assert_eq!(reply.status(), status, "{target}");
     }
+}
+
+/// Fetches a target. Returns its media type, `Cache-Control`, age in seconds, and body.
+async fn fetch(client: &Origin, target: &str) -> (String, String, u64, String) {
+    let mut reply = client.get(target, &HeaderMap::new()).await.expect("an answer");
+    assert_eq!(reply.status(), StatusCode::OK, "{target}");
+    let [kind, cache_control, age] = [header::CONTENT_TYPE, header::CACHE_CONTROL, header::AGE].map(|name| {
+        let value = reply.headers().get(&name).expect("all three are sent");
+        value.to_str().expect("text").to_owned()
+    });
+    let mut body = Vec::new();
+    while let Some(bytes) = reply.bytes().await.expect("no break") {
+        body.extend_from_slice(&bytes);
+    }
+    (kind, cache_control, age.parse().expect("digits"), String::from_utf8(body).expect("text"))
+}
+
+/// The relay does not read manifests. DASH depends on the cache headers alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dash_manifest_and_segment_are_cached_by_their_headers() {
+    let origin = ScriptedOrigin::start();
+    let edge = TestNode::start("edge", &[&origin.url]);
+    let client = Origin::new(&edge.url).expect("a URL");
+    let manifest = "<MPD type=\"dynamic\" minimumUpdatePeriod=\"PT1S\"/>";
+    for (target, kind, cache_control, age, body) in [
+        ("/dash/live.mpd", "application/dash+xml", "max-age=60", "0", manifest),
+        ("/dash/7.m4s", "video/iso.segment", "public, max-age=3600", "20", "a segment"),
+    ] {
+        origin.say(target, OriginAnswer::Cached { kind, cache_control, age, body });
+        let origin_age: u64 = age.parse().expect("digits");
+        for _viewer in 0..2 {
+            let (of_kind, of_cache, age, bytes) = fetch(&client, target).await;
+            assert_eq!((&*of_kind, &*of_cache, &*bytes), (kind, cache_control, body));
+            // The object ages while the node holds it.
+            assert!((origin_age..origin_age + 60).contains(&age), "{target}: {age} s");
+        }
+    }
+    assert_eq!(origin.targets(), ["/dash/live.mpd", "/dash/7.m4s"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_dash_manifest_is_requested_again() {
+    let origin = ScriptedOrigin::start();
+    let edge = TestNode::start("edge", &[&origin.url]);
+    let client = Origin::new(&edge.url).expect("a URL");
+    let (kind, cache_control, age) = ("application/dash+xml", "max-age=1", "0");
+    for body in ["<MPD publishTime=\"1\"/>", "<MPD publishTime=\"2\"/>"] {
+        origin.say("/dash/live.mpd", OriginAnswer::Cached { kind, cache_control, age, body });
+        assert_eq!(fetch(&client, "/dash/live.mpd").await.3, body);
+        tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    }
+    assert_eq!(origin.targets(), ["/dash/live.mpd"; 2]);
 }
 
 #[tokio::test]
