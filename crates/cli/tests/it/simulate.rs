@@ -499,8 +499,10 @@ fn figure_5_holds_with_real_agents_and_sockets() {
     }
 }
 
-/// Row of nine viewers while a reflector is dead for 4 s, under the clock of `command`.
-fn live_with_a_failed_reflector(command: &str) -> Value {
+/// Row of nine viewers under the clock of `command`. A reflector is dead from 8 s to 12 s. The
+/// measurement lasts from the end of `warmup` to 18 s.
+fn live_with_a_failed_reflector(command: &str, warmup: &str) -> Value {
+    let warmup = format!("warmup={warmup}");
     let sets = [
         "network.hosts=9",
         "workload.reflectors=2",
@@ -512,7 +514,7 @@ fn live_with_a_failed_reflector(command: &str) -> Value {
         "workload.buffer=2 s",
         "workload.every=2 s",
         "workload.faults=[{ what = \"node-dies\", node = \"reflector-0\", at = \"8 s\", until = \"12 s\" }]",
-        "warmup=6 s",
+        &warmup,
         "duration=18 s",
     ];
     let set: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
@@ -529,24 +531,29 @@ fn assert_few_stalls(row: &Value) {
 }
 
 /// #50: scenarios could not emulate `live`.
+///
+/// The emulated measurement begins 1 s after the fault. If the fault ends the video, at most one
+/// part of 10 kB is in flight to each viewer, or 0.08 Mbit/s over 9 s. Healthy viewers receive 3.6
+/// Mbit/s.
 #[test]
 fn live_viewers_survive_a_failed_reflector_simulated_and_emulated() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
-    let [simulated, emulated] = ["simulate", "emulate"].map(live_with_a_failed_reflector);
+    let simulated = live_with_a_failed_reflector("simulate", "6 s");
+    let emulated = live_with_a_failed_reflector("emulate", "9 s");
     for row in [&simulated, &emulated] {
         let counts = ["flows", "players_begun"].map(|column| row[column].as_f64());
         assert_eq!(counts, [Some(9.0); 2], "{row}");
     }
     assert_few_stalls(&simulated);
     let goodput = goodput_mbps(&emulated);
-    assert!(goodput > 0.0 && goodput < 9.0, "{emulated}");
+    assert!(goodput > 0.1 && goodput < 9.0, "{emulated}");
 }
 
 #[test]
 #[ignore = "it measures: `make claims`"]
 fn emulated_viewers_seldom_stall_under_a_failed_reflector() {
     let Some(_alone) = crate::emulate::stage(&[]) else { return };
-    let row = live_with_a_failed_reflector("emulate");
+    let row = live_with_a_failed_reflector("emulate", "6 s");
     if is_trusted(&row) {
         assert_few_stalls(&row);
     }
