@@ -1,5 +1,6 @@
 //! The nodes, the links between their tiers, and the objects that nodes carry.
 
+use anabranch_units::text::brief;
 use anabranch_units::{BitRate, LinkId};
 use serde::{Deserialize, Serialize};
 
@@ -102,24 +103,36 @@ pub enum NetworkError {
     BadCost(String, String, f64),
 }
 
+/// A node's name on one line.
+fn shown(name: &str) -> String {
+    brief(name, NAME_BYTES_MAX)
+}
+
 impl std::fmt::Display for NetworkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooManyNodes(count) => write!(f, "{count} nodes: at most {NODES_MAX} are possible"),
             Self::TooManyLinks(count) => write!(f, "{count} links: at most {LINKS_MAX} are possible"),
             Self::BadName(name) => {
-                write!(f, "node `{name}`: a name has 1 to {NAME_BYTES_MAX} bytes")
+                write!(f, "node `{}`: a name has 1 to {NAME_BYTES_MAX} bytes", shown(name))
             }
-            Self::NameTaken(name) => write!(f, "node `{name}` is listed twice: rename one"),
+            Self::NameTaken(name) => write!(f, "node `{}` is listed twice: rename one", shown(name)),
             Self::NoSuchNode(id) => write!(f, "a link names node {}: no such node", id.0),
             Self::NotDownwards(from, to) => write!(
                 f,
-                "link `{from}` to `{to}`: links lead from a source to a reflector or from a reflector to an edge"
+                "link `{}` to `{}`: links lead from a source to a reflector or from a reflector to an edge",
+                shown(from),
+                shown(to)
             ),
-            Self::LinkTaken(from, to) => write!(f, "link `{from}` to `{to}` is listed twice: remove one"),
-            Self::BadCost(from, to, cost) => {
-                write!(f, "link `{from}` to `{to}`: cost {cost} must be a finite number of at least 0")
+            Self::LinkTaken(from, to) => {
+                write!(f, "link `{}` to `{}` is listed twice: remove one", shown(from), shown(to))
             }
+            Self::BadCost(from, to, cost) => write!(
+                f,
+                "link `{}` to `{}`: cost {cost} must be a finite number of at least 0",
+                shown(from),
+                shown(to)
+            ),
         }
     }
 }
@@ -162,7 +175,7 @@ impl std::fmt::Display for ChangeError {
                 write!(f, "{after} links: at least {before} must stay; give a link capacity 0 to remove it")
             }
             Self::OtherNode(id, name) => {
-                write!(f, "node {} is `{name}`: name and tier must stay; add another node", id.0)
+                write!(f, "node {} is `{}`: name and tier must stay; add another node", id.0, shown(name))
             }
             Self::OtherEnds(link) => write!(f, "link {link}: its ends must stay; add another link"),
         }
@@ -341,6 +354,10 @@ mod tests {
             let error = Network::new(nodes(), links).expect_err("a defect").to_string();
             assert!(error.contains(words), "{error}");
         }
+        let mut long = nodes();
+        long[1].name = "\n".repeat(NAME_BYTES_MAX + 1);
+        let error = Network::new(long, vec![]).expect_err("a long name").to_string();
+        assert!(!error.contains('\n') && error.contains("...`"), "{error}");
         let mut twice = nodes();
         twice[1].name = "s".to_owned();
         assert_eq!(Network::new(twice, vec![]), Err(NetworkError::NameTaken("s".to_owned())));

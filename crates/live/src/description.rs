@@ -30,6 +30,10 @@ use std::net::IpAddr;
 pub const DESCRIPTION_BYTES_MAX: u64 = 16 << 20;
 /// Number of characters of a bad value that an error shows.
 const SHOWN_MAX: usize = 100;
+/// Number of characters that an error shows of the two names of a link.
+const PLACE_SHOWN_MAX: usize = 2 * SHOWN_MAX;
+/// Number of characters that an error shows of the TOML reader's reason.
+const REASON_SHOWN_MAX: usize = 400;
 
 /// A network of `live`, as the operator describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -162,6 +166,11 @@ pub enum DescriptionError {
     Change(ChangeError),
 }
 
+/// A name or value on one line.
+fn shown(text: &str) -> String {
+    brief(text, SHOWN_MAX)
+}
+
 impl fmt::Display for DescriptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -170,34 +179,43 @@ impl fmt::Display for DescriptionError {
             Self::Directory(error) => write!(f, "{error}"),
             Self::TooMany(what, count, max) => write!(f, "{count} {what}: at most {max} are possible"),
             Self::UnknownNode(place, name) => {
-                write!(f, "{place}: no node `{}`: add a [[node]] of this name", brief(name, SHOWN_MAX))
+                let (place, name) = (brief(place, PLACE_SHOWN_MAX), shown(name));
+                write!(f, "{place}: no node `{name}`: add a [[node]] of this name")
             }
             Self::BadAddress(node, value, reason) => {
-                write!(f, "node `{node}`: `{}`: {reason}", brief(value, SHOWN_MAX))
+                write!(f, "node `{}`: `{}`: {reason}", shown(node), shown(value))
             }
             Self::NotAnEdge(group, node) => {
-                write!(f, "group `{group}`: node `{node}` is no edge: name an edge")
+                write!(f, "group `{}`: node `{}` is no edge: name an edge", shown(group), shown(node))
             }
-            Self::NoEdge(group) => write!(f, "group `{group}` has no edge: name at least one"),
+            Self::NoEdge(group) => write!(f, "group `{}` has no edge: name at least one", shown(group)),
             Self::EdgeTaken(group, edge) => {
-                write!(f, "group `{group}`: edge `{edge}` is listed twice: remove one")
+                write!(f, "group `{}`: edge `{}` is listed twice: remove one", shown(group), shown(edge))
             }
-            Self::BadCost(group, edge, cost) => {
-                write!(f, "group `{group}`, edge `{edge}`: cost {cost} must be a finite number of at least 0")
-            }
+            Self::BadCost(group, edge, cost) => write!(
+                f,
+                "group `{}`, edge `{}`: cost {cost} must be a finite number of at least 0",
+                shown(group),
+                shown(edge)
+            ),
             Self::NotThere(what, name) => {
-                write!(f, "no {what} `{}` to remove: see `live network`", brief(name, SHOWN_MAX))
+                write!(f, "no {what} `{}` to remove: see `live network`", shown(name))
             }
             Self::OtherTier(name, tier) => {
                 let article = if *tier == Tier::Edge { "an" } else { "a" };
                 let tier = format!("{tier:?}").to_lowercase();
+                let name = shown(name);
                 write!(f, "node `{name}` is {article} {tier}: its tier must stay: add another node")
             }
             Self::OtherBitrate(channel, rendition, bitrate) => write!(
                 f,
-                "channel `{channel}`, rendition `{rendition}`: its streams run at {bitrate}: add a rendition of another name"
+                "channel `{}`, rendition `{}`: its streams run at {bitrate}: add a rendition of another name",
+                shown(channel),
+                shown(rendition)
             ),
-            Self::OtherIds(what, name) => write!(f, "{what} `{name}` has lost its place in the network"),
+            Self::OtherIds(what, name) => {
+                write!(f, "{what} `{}` has lost its place in the network", shown(name))
+            }
             Self::Change(error) => write!(f, "{error}"),
         }
     }
@@ -225,7 +243,8 @@ impl Description {
         toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| text[..span.start].lines().count().max(1));
             let place = line.map_or_else(String::new, |line| format!("line {line}: "));
-            DescriptionError::BadText(format!("{place}{}", error.message().replace('\n', " ")))
+            let reason = brief(&error.message().replace('\n', " "), REASON_SHOWN_MAX);
+            DescriptionError::BadText(format!("{place}{reason}"))
         })
     }
 }
