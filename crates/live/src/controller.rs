@@ -8,6 +8,8 @@
 //! (`live_proto::control::controller`, `live_proto::round`). Read [`ControllerService`] first.
 
 pub mod client;
+#[doc(hidden)]
+pub mod exercise;
 pub mod follow;
 mod http;
 mod registry;

@@ -5,6 +5,8 @@
 //! [`Change`].
 
 mod change;
+#[doc(hidden)]
+pub mod exercise;
 
 pub use change::{CHANGES_MAX, Change, RemovedEntries};
 
@@ -496,40 +498,8 @@ fn group_edges(network: &Network, group: &GroupEntry) -> Result<Vec<GroupEdge>, 
 
 #[cfg(test)]
 mod tests {
+    use super::exercise::NETWORK;
     use super::*;
-
-    pub(super) const TEXT: &str = r#"
-[[node]]
-name = "s"
-tier = "source"
-media = "http://127.0.0.1:7201"
-control = "127.0.0.1:7301"
-[[node]]
-name = "r"
-tier = "reflector"
-media = "http://127.0.0.1:7202"
-control = "127.0.0.1:7302"
-[[node]]
-name = "e"
-tier = "edge"
-media = "http://127.0.0.1:7203"
-[[link]]
-from = "s"
-to = "r"
-capacity = "100Mbit/s"
-cost = 10
-[[link]]
-from = "r"
-to = "e"
-capacity = "50Mbit/s"
-[[group]]
-name = "here"
-prefixes = ["127.0.0.0/8"]
-edges = ["e"]
-[[channel]]
-name = "news"
-renditions = { high = "4Mbit/s", low = "400kbit/s" }
-"#;
 
     fn layout(text: &str) -> Result<Layout, DescriptionError> {
         Description::from_toml(text).and_then(Layout::new)
@@ -537,7 +507,7 @@ renditions = { high = "4Mbit/s", low = "400kbit/s" }
 
     #[test]
     fn layout_assigns_ids_and_objects_to_names() {
-        let layout = layout(TEXT).expect("a good description");
+        let layout = layout(NETWORK).expect("a good description");
         assert_eq!(layout.network().links()[0].capacity, BitRate::mbps(100));
         let high = Object { channel: ChannelId(0), bitrate: BitRate::mbps(4) };
         assert_eq!(layout.object("/news/high/1.m4s"), Some(high));
@@ -567,8 +537,8 @@ renditions = { high = "4Mbit/s", low = "400kbit/s" }
             ("capacity = \"50Mbit/s\"", "capacity = \"50Mbit/s\"\nprice = 3", "price"),
         ];
         for (from, to, words) in cases {
-            assert!(TEXT.contains(from), "{from}");
-            let error = layout(&TEXT.replacen(from, to, 1)).expect_err(words).to_string();
+            assert!(NETWORK.contains(from), "{from}");
+            let error = layout(&NETWORK.replacen(from, to, 1)).expect_err(words).to_string();
             assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
         }
     }

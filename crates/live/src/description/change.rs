@@ -193,7 +193,7 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::TEXT;
+    use super::super::exercise::NETWORK;
     use super::*;
     use anabranch_live_proto::control::tables::Version;
     use anabranch_live_proto::directory::AddressPrefix;
@@ -203,7 +203,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn layout() -> Layout {
-        Description::from_toml(TEXT).and_then(Layout::new).expect("a good description")
+        Description::from_toml(NETWORK).and_then(Layout::new).expect("a good description")
     }
 
     fn node(name: &str, tier: Tier) -> NodeEntry {

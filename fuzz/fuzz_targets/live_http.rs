@@ -1,0 +1,7 @@
+//! Random requests to the controller: no panic, no internal error, and a network that stays valid.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    anabranch_live::controller::exercise::exercise(bytes);
+});
