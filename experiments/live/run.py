@@ -61,7 +61,10 @@ def average(*options: object) -> tuple[object, ...]:
 
 
 SETTINGS: dict[str, Setting] = {
-    "tables": Setting({name: ("--workload", name) for name in ("average-day", "large-event", "heavy-tail")}),
+    "tables": Setting(
+        {name: ("--workload", name) for name in ("average-day", "large-event", "heavy-tail")},
+        ("balanced", "quality", "quantity", "cdn", "cdn-1", "om", "ee", "bound"),
+    ),
     "videos": Setting(
         {str(videos): heavy("--videos", videos) for videos in (2_000, 4_000, 6_000, 8_000, 10_000)},
         ("balanced", "quality", "cdn", "cdn-1", "om", "bound"),

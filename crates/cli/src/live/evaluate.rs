@@ -1,5 +1,5 @@
-//! `anabranch live evaluate`: the designs of §4.7.1 on drawn networks and workloads, a row for each
-//! seed and design.
+//! `anabranch live evaluate`: the designs of §4.7.1 and a greedy baseline on drawn networks and
+//! workloads, a row for each seed and design.
 //!
 //! Leaves out: the designs (`live_proto::plan::rivals`). Read [`Args`] and [`DesignResult`] first.
 
@@ -9,7 +9,7 @@ use crate::process::thread_cpu_s;
 use anabranch_live_proto::plan::generator::{Topology, Trace, demand};
 use anabranch_live_proto::plan::optimiser::Optimiser;
 use anabranch_live_proto::plan::rivals::{
-    Metrics, Window, cdn, everything_everywhere, naive_bounds, overlay_multicast, planned_by,
+    Metrics, Window, cdn, everything_everywhere, greedy, naive_bounds, overlay_multicast, planned_by,
 };
 use anabranch_live_proto::plan::{Priority, Settings};
 use anabranch_units::{Duration, stats};
@@ -36,12 +36,14 @@ enum Design {
     Om,
     /// Everything Everywhere: each object is sent to every edge.
     Ee,
+    /// Greedy: each request takes its cheapest path with room when it arrives, and keeps it.
+    Greedy,
     /// Upper bound on all designs: the demand of each tier against its whole capacity.
     Bound,
 }
 
 impl Design {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Balanced,
         Self::Quality,
         Self::Quantity,
@@ -49,6 +51,7 @@ impl Design {
         Self::Cdn1,
         Self::Om,
         Self::Ee,
+        Self::Greedy,
         Self::Bound,
     ];
 
@@ -61,6 +64,7 @@ impl Design {
             Self::Cdn1 => "cdn-1",
             Self::Om => "om",
             Self::Ee => "ee",
+            Self::Greedy => "greedy",
             Self::Bound => "bound",
         }
     }
@@ -172,6 +176,7 @@ fn measure(point: DesignPoint, args: &Args, (topology, trace): &(Topology, Trace
         Design::Cdn1 => of_metrics(cdn(&window, Duration::from_secs(1))),
         Design::Om => of_metrics(overlay_multicast(&window)),
         Design::Ee => of_metrics(everything_everywhere(&window)),
+        Design::Greedy => of_metrics(greedy(&window)),
         Design::Bound => {
             let bounds = naive_bounds(&window);
             let (mean_kbps, satisfied_share) = (bounds.mean_kbps, bounds.satisfied_share);

@@ -7,6 +7,7 @@
 mod arrival_states;
 mod cdn;
 mod everything;
+mod greedy;
 mod ledger;
 mod naive;
 mod overlay;
@@ -15,6 +16,7 @@ mod planned;
 pub use arrival_states::{Metrics, Window};
 pub use cdn::cdn;
 pub use everything::everything_everywhere;
+pub use greedy::greedy;
 pub use naive::{Bounds, naive_bounds};
 pub use overlay::overlay_multicast;
 pub use planned::planned_by;

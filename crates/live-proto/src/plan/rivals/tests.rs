@@ -26,13 +26,14 @@ fn planned(window: &Window<'_>) -> Metrics {
     })
 }
 
-fn all(window: &Window<'_>) -> [Metrics; 5] {
+fn all(window: &Window<'_>) -> [Metrics; 6] {
     [
         planned(window),
         overlay_multicast(window),
         cdn(window, Duration::from_secs(30)),
         cdn(window, Duration::from_secs(1)),
         everything_everywhere(window),
+        greedy(window),
     ]
 }
 
@@ -52,8 +53,8 @@ fn three_designs_serve_an_average_day() {
 fn plan_satisfies_more_viewers_than_rivals_under_heavy_tail() {
     let (topology, trace) = drawn(WorkloadKind::HeavyTail, 10_000, 1);
     let window = window(&topology, &trace);
-    let [planned, overlay, cdn, cdn_1, everything] = all(&window);
-    for rival in [overlay, cdn, cdn_1, everything] {
+    let [planned, overlay, cdn, cdn_1, everything, greedy] = all(&window);
+    for rival in [overlay, cdn, cdn_1, everything, greedy] {
         assert!(planned.satisfied_share > rival.satisfied_share, "{planned:?} {rival:?}");
     }
 }
