@@ -199,9 +199,6 @@ impl Index {
             return Err(foreign(path));
         }
         let tree = [root.device.to_le_bytes(), root.inode.to_le_bytes()].concat();
-        if begin.is_empty() {
-            Self::make(path, &tree)?;
-        }
         match Self::open_for(path, &tree) {
             Err(OpenFailure::Damaged) => {}
             other => return other.map_err(|failure| failure.at(path)),
@@ -211,19 +208,6 @@ impl Index {
         tracing::warn!("index {}: damaged: moved to {}", shown(path), shown(Path::new(&aside)));
         std::fs::rename(path, &aside).map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))?;
         Self::open_for(path, &tree).map_err(|failure| failure.at(path))
-    }
-
-    /// Makes an empty index, which has its name only when it is whole.
-    fn make(path: &Path, tree: &[u8]) -> io::Result<()> {
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let new = Path::new(&new);
-        let made = match std::fs::remove_file(new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Self::open_for(new, tree).map(drop).map_err(|failure| failure.at(new)),
-        };
-        let named = made.and_then(|()| std::fs::rename(new, path));
-        named.map_err(|e| reworded(&e, format!("index {}: {e}", shown(path))))
     }
 
     fn open_for(path: &Path, tree: &[u8]) -> Result<Self, OpenFailure> {
