@@ -13,7 +13,7 @@ pub enum Location {
     There,
 }
 
-/// The counts of the differences, then the first entries that differ. `of` names the copy.
+/// Formats the counts of the differences, then the first entries that differ. `of` names the copy.
 pub fn lines(of: &str, found: &Comparison, location: Location) -> Vec<String> {
     if found.differences() == 0 {
         return vec![format!("{of}: equal")];

@@ -30,7 +30,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Some destinations, objects or entries of a directory failed.
 pub const SOME_FAILED: u8 = 3;
-/// Received data was wrong and was refused. (The code is also for a copy that differs from its source.)
+/// Received data was wrong and was refused. (The code is also for a copy that differs from its
+/// source.)
 pub const CORRUPT: u8 = 4;
 /// The emulator ran too late for its figures to be trusted. (The code 5 is for a cancelled
 /// transfer.)

@@ -2,8 +2,9 @@
 //!
 //! A client asks for the description of `DIR/`, whose hash is the id of the directory's snapshot.
 //! The server then holds three objects: the list of the entries, the stream of the list and all
-//! contents, and a line about entries that are not in the list. Their names have the id, so a server with another version has none of them. The
-//! names begin with the prefix that no served file may have.
+//! contents, and a line about entries that are not in the list. Their names have the id, so a
+//! server with another version lacks these objects. The names begin with the prefix that no served
+//! file may have.
 //!
 //! Leaves out: the bytes of the objects (the `disk` room). Read [`SnapshotObject`] first.
 

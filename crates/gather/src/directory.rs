@@ -46,6 +46,8 @@ pub struct DirectoryTarget {
     pub path: PathBuf,
     /// Id of the snapshot that is wanted; `None` for any.
     pub snapshot: Option<[u8; 32]>,
+    /// Whether entries here that the servers lack are counted.
+    pub counts_surplus: bool,
     /// Most entries to delete because the servers lack them; `None` to delete nothing.
     pub delete: Option<MaxDelete>,
     /// Path of the directory for entries that are deleted or overwritten.
@@ -63,8 +65,15 @@ impl DirectoryTarget {
         if !is_directory(&normal) {
             return Err(TargetError::DirectoryName(name.to_owned()));
         }
-        let (path, snapshot, delete, backup) = (PathBuf::new(), None, None, None);
-        Ok(Self { name: normal, holders, path, snapshot, delete, backup })
+        Ok(Self {
+            name: normal,
+            holders,
+            path: PathBuf::new(),
+            snapshot: None,
+            counts_surplus: false,
+            delete: None,
+            backup: None,
+        })
     }
 
     /// Returns true for a text that names a directory: it ends with a slash.
@@ -102,7 +111,7 @@ pub struct DirectoryReport {
     /// Files that were written, and entries that were deleted, or left because another program
     /// changed them.
     pub written: Unpacked,
-    /// Entries here that the servers lack, and that were not deleted.
+    /// Entries here that the servers lack, and that were not deleted; 0 if they are not counted.
     pub surplus: u64,
     /// Differences of the directory from the snapshot, if it was compared.
     pub comparison: Option<Comparison>,
@@ -154,7 +163,7 @@ impl From<io::Error> for Stopped {
 /// Maximum bytes of the line about entries that a list lacks.
 const GAPS_BYTES_MAX: u64 = 4_096;
 
-/// Takes a part of a snapshot into memory, up to a limit.
+/// Buffer for a part of a snapshot, with a limit.
 struct PartWriter {
     bytes: Arc<Mutex<Vec<u8>>>,
     bytes_max: u64,
@@ -221,6 +230,7 @@ impl<'a> GetDirectory<'a> {
         CopyRules {
             origin: Origin(number.max(1)),
             replace: self.config.replace,
+            counts_surplus: self.target.counts_surplus,
             delete: self.target.delete,
             backup: self.target.backup.clone(),
         }
@@ -275,12 +285,14 @@ impl<'a> GetDirectory<'a> {
         let memory_max = self.config.memory.as_u64() / 2;
         let (path, rules) = (self.target.path.clone(), self.rules());
         if rules.delete.is_some() {
-            self.check_gaps(snapshot, &holders[0], stop.as_mut(), hear).await?;
+            self.check_gaps(snapshot, &holders, stop.as_mut(), hear).await?;
         }
         if self.compares {
             let list = self.part(SnapshotPart::List, snapshot, holders, stop.as_mut(), hear).await?;
             let compared = move || compare(&path, snapshot, list, &rules, memory_max);
-            report.comparison = Some(aside(stop, compared).await?);
+            let found = aside(stop, compared).await?;
+            report.surplus = found.surplus.unwrap_or(0);
+            report.comparison = Some(found);
             return Ok(());
         }
         let opened = move || Arrival::open(Place::of(&path)?, snapshot, rules, memory_max);
@@ -302,13 +314,12 @@ impl<'a> GetDirectory<'a> {
         let contents = get.until(stop, hear).await?;
         let verdict = contents.objects.first().map(|object| object.verdict.clone());
         report.contents = Some(contents);
+        // An interrupted command may have written the directory to its end.
+        let mut sink = lock(&sink);
+        report.written = sink.take_written();
+        report.surplus = sink.surplus_entries().saturating_sub(report.written.deleted);
         match verdict {
-            Some(Verdict::Verified) => {
-                let mut sink = lock(&sink);
-                report.written = sink.take_written();
-                report.surplus = sink.surplus_entries().saturating_sub(report.written.deleted);
-                Ok(())
-            }
+            Some(Verdict::Verified) => Ok(()),
             Some(other) => Err(Stopped::Told(other)),
             None => Err(Stopped::Interrupted),
         }
@@ -359,21 +370,30 @@ impl<'a> GetDirectory<'a> {
         Ok(choice)
     }
 
-    /// Checks that the list of the first server has every entry that a delete here could take.
+    /// Checks that the list of entries has every entry that a delete here could take, by the word of
+    /// the first server that answers.
     async fn check_gaps(
         &self,
         snapshot: Snapshot,
-        holder: &str,
-        stop: Pin<&mut impl Future<Output = ()>>,
+        holders: &[String],
+        mut stop: Pin<&mut impl Future<Output = ()>>,
         hear: &mut impl FnMut(GetEvent<'_>),
     ) -> Result<(), Stopped> {
-        let line = self.part(SnapshotPart::Gaps, snapshot, vec![holder.to_owned()], stop, hear).await?;
-        if line.is_empty() {
-            return Ok(());
+        let mut failure = None;
+        for holder in holders {
+            let one = vec![holder.clone()];
+            match self.part(SnapshotPart::Gaps, snapshot, one, stop.as_mut(), hear).await {
+                Ok(line) if line.is_empty() => return Ok(()),
+                Ok(line) => {
+                    let line = String::from_utf8_lossy(&line);
+                    let reason = format!("{holder}: {}: nothing was fetched", printable(&line));
+                    return Err(Stopped::Failed(ObjectFailure::NotWritten(reason)));
+                }
+                Err(told @ Stopped::Told(Verdict::Failed(_))) => failure = Some(told),
+                Err(other) => return Err(other),
+            }
         }
-        let line = String::from_utf8_lossy(&line);
-        let reason = format!("{holder}: {}: nothing was fetched", printable(&line));
-        Err(Stopped::Failed(ObjectFailure::NotWritten(reason)))
+        Err(failure.unwrap_or(Stopped::Interrupted))
     }
 
     /// Fetches a part of a snapshot into memory.

@@ -502,7 +502,7 @@ impl Daemon {
         self.lanes.entry(transfer).or_default().waiting.push_front(command);
     }
 
-    /// The transfer, other than `own`, that is finishing this file now, or a file in this directory.
+    /// Another transfer than `own` that is finishing this file now, or a file in this directory.
     fn finisher(&self, own: TransferId, name: &str) -> Option<TransferId> {
         let mut claims = self.claims.iter().filter(|(_, transfer)| **transfer != own);
         claims.find(|(claimed, _)| overlap(claimed, name)).map(|(_, transfer)| *transfer)

@@ -9,8 +9,8 @@ use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
 use anabranch_gather::{
-    ConfigError, DirectoryTarget, Get, GetConfig, GetDirectory, GetError, RateControl, Target, holders, parse_id, place,
-    read_manifest, read_object_list,
+    ConfigError, DirectoryTarget, Get, GetConfig, GetDirectory, GetError, RateControl, Target, holders,
+    parse_id, place, read_manifest, read_object_list,
 };
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
@@ -89,12 +89,12 @@ pub(super) struct PullArgs {
     no_sync: bool,
     /// Replace existing files, whatever their content. Without it, an object whose file exists
     /// fails, unless the file is identical. In a directory, files that another program changed are
-    /// left without it.
+    /// left without it. `sync --delete` also deletes files of other programs with it.
     #[arg(long)]
     replace: bool,
     /// Print JSON: a line for each second and for each object, and one object at the end.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl PullArgs {
@@ -212,7 +212,10 @@ fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
             "{}: a directory is pulled alone: use one command for each directory, and one for all objects",
             target.name
         );
-        ensure_usage!(args.expected.blake3.is_none(), "--blake3: for one object: a directory has a --snapshot");
+        ensure_usage!(
+            args.expected.blake3.is_none(),
+            "--blake3: for one object: a directory has a --snapshot"
+        );
         let target = directory::checked(target, &args.output, args.expected.snapshot)?;
         return Ok((Pull::Directory(target), config));
     }

@@ -21,15 +21,15 @@ pub struct Args {
     /// Delete entries here that the servers lack. Without it, they are counted and stay.
     #[arg(long)]
     delete: bool,
-    /// Most entries to delete: a number, or a percentage of the entries here. If more would go,
-    /// nothing is written or deleted.
+    /// Most entries to delete: a number, or a percentage of the entries here. Above it, nothing is
+    /// written or deleted.
     #[arg(long, value_name = "COUNT|PERCENT%", default_value = "10%", requires = "delete")]
     max_delete: MaxDelete,
     /// Move deleted and overwritten entries to this directory, on the same file system and outside
     /// the mirror.
     #[arg(long, value_name = "DIR")]
     backup: Option<PathBuf>,
-    /// Print what differs here from the servers' version, and write nothing.
+    /// Print the differences from the servers' version, and change nothing but the index.
     #[arg(long)]
     dry_run: bool,
     /// Id of the snapshot that the directory must have, as `replicate manifest` and `gather ls
@@ -49,7 +49,7 @@ fn directory(text: &str) -> Result<DirectoryTarget, String> {
 
 /// Runs the command.
 ///
-/// Errors: one line for the user. The exit code is that of `gather get`.
+/// Errors: one line for the user. Exit codes are as for `gather get`.
 pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
     let (target, config) = requested(args).or_usage()?;
     let identity = args.pull.identity()?;
@@ -64,6 +64,10 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 fn requested(args: &Args) -> anyhow::Result<(DirectoryTarget, anabranch_gather::GetConfig)> {
     let target = checked(args.directory.clone(), &args.output, args.snapshot)?;
     let delete = args.delete.then_some(args.max_delete);
-    let backup = args.backup.as_ref().map(|backup| backup.components().collect());
-    Ok((DirectoryTarget { delete, backup, ..target }, super::get::config(&args.pull)?))
+    let backup: Option<PathBuf> = args.backup.as_ref().map(|backup| backup.components().collect());
+    if let Some(backup) = &backup {
+        let is_name = backup.file_name().is_some_and(|name| name.to_str().is_some());
+        ensure_usage!(is_name, "--backup {}: name a directory, in UTF-8", backup.display());
+    }
+    Ok((DirectoryTarget { counts_surplus: true, delete, backup, ..target }, super::get::config(&args.pull)?))
 }

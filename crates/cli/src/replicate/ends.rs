@@ -165,7 +165,7 @@ impl clap::builder::TypedValueParser for FileName {
 /// Waits for `following` to end, which watches a submitted transfer. An interrupt cancels the
 /// transfer, unless another command started it; then the result is `None`.
 ///
-/// Errors: those of `following`; the transfer cannot be cancelled.
+/// Errors: `following` fails; the transfer cannot be cancelled.
 pub(super) async fn follow<T>(
     client: &Client,
     submitted: SubmitResult,

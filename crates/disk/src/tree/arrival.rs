@@ -20,7 +20,8 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
 
 /// Maximum number of separate ranges that are taken from files of the directory.
 const LOCAL_RANGES_MAX: usize = 4_096;
@@ -65,10 +66,7 @@ impl Destination<'_> {
         let Self { place, before, local, origin, replace, deletes, backup, unsettled, filter, memory_max } =
             *self;
         let root = made(place)?;
-        let found = tree(place)?.root()?.expect("a directory has a root");
-        let record = place.working_path("sent").and_then(|path| Index::open(&path, &found));
-        let record =
-            record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok();
+        let record = record_of(place)?;
         let record = record.as_ref();
         let backup = backup.map(|(folder, name)| Backup::open(folder, name, &root)).transpose()?;
         let broken_off = begin_writing(place, record, before, (manifest, origin), memory_max)?;
@@ -88,6 +86,45 @@ impl Destination<'_> {
         let done = unpacker.run(root, place.path(), local)?;
         end_writing(place, record)?;
         Ok(done)
+    }
+}
+
+/// Opens the record of transfers to a directory; `None` if it cannot be read.
+///
+/// Errors: the directory cannot be opened.
+fn record_of(place: &Place) -> io::Result<Option<Index>> {
+    let found = tree(place)?.root()?.expect("a directory has a root");
+    let record = place.working_path("sent").and_then(|path| Index::open(&path, &found));
+    Ok(record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok())
+}
+
+/// Removes the manifest that a transfer left beside a directory when it broke off after the last
+/// entry. `found` is the scan of the directory, which is equal to the snapshot that was written.
+///
+/// Errors: the system's. The manifest takes at most `memory_max` bytes.
+pub fn end_broken_off(place: &Place, found: &TreeStream, memory_max: u64) -> io::Result<()> {
+    let Some(manifest) = Manifest::load(place.folder(), &place.working_name(SENDING), memory_max)? else {
+        return Ok(());
+    };
+    // The manifest alone knows the files that the record lacks.
+    let Some(record) = record_of(place)? else { return Ok(()) };
+    note_broken_off(&record, (&manifest, record.writing()?), found.manifest())?;
+    end_writing(place, Some(&record))
+}
+
+/// Returns a line about a directory that lacks entries because a transfer writes it, or broke off
+/// while it wrote. `None` for a complete directory.
+///
+/// Errors: the system's.
+pub fn half_written(place: &Place) -> io::Result<Option<&'static str>> {
+    let sending = place.working_name(SENDING);
+    match rustix::fs::statat(place.folder(), &*sending, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(Some(
+            "a transfer writes it, or broke off while it wrote, so --delete could delete entries elsewhere that are \
+             yet to come: end that transfer first",
+        )),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => at(place.path(), Err(errno)),
     }
 }
 
@@ -205,17 +242,19 @@ pub struct Snapshot {
 /// Rules of a copy.
 #[derive(Clone, Debug, Default)]
 pub struct CopyRules {
-    /// The source; deletes spare entries of another one.
+    /// The source. Entries that another source wrote are not deleted.
     pub origin: Origin,
     /// Whether entries that another program changed are replaced and deleted.
     pub replace: bool,
+    /// Whether entries that the source lacks are counted.
+    pub counts_surplus: bool,
     /// Most entries to delete; `None` to delete nothing.
     pub delete: Option<MaxDelete>,
     /// Path of the directory for entries that are deleted or overwritten, on the same file system.
     pub backup: Option<PathBuf>,
 }
 
-/// The folder around a backup, and its name there.
+/// Opens the folder around a backup. Returns the backup's name, too.
 ///
 /// Errors: the system's; the name is not UTF-8, or no file's name.
 fn backup_at(path: &Path) -> io::Result<(Folder, Name)> {
@@ -228,37 +267,69 @@ fn backup_at(path: &Path) -> io::Result<(Folder, Name)> {
     Ok((around, name))
 }
 
-/// Checks that neither of a directory and its backup contains the other.
-fn check_backup(place: &Place, backup: &Path) -> io::Result<()> {
-    let real = |place: &Place| -> io::Result<PathBuf> {
-        let around = place.path().parent().filter(|around| !around.as_os_str().is_empty());
-        Ok(at(place.path(), around.unwrap_or(Path::new(".")).canonicalize())?.join(place.name()))
-    };
-    let (directory, backup) = (real(place)?, real(&Place::of(backup)?)?);
-    if backup.starts_with(&directory) || directory.starts_with(&backup) {
-        let reason = format!(
-            "backup {} and directory {}: neither may contain the other",
-            shown(&backup),
-            shown(&directory)
-        );
+/// Device and inode of a path's nearest existing ancestor and of each one above; the path itself is
+/// the first one if it exists. Links are followed.
+///
+/// Errors: the system's; a component behind the existing ones is `..`.
+fn ancestors(path: &Path) -> io::Result<(PathBuf, Vec<(u64, u64)>)> {
+    let absolute = at(path, std::path::absolute(path))?;
+    let existing = absolute.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
+    let rest = absolute.strip_prefix(existing).unwrap_or(Path::new(""));
+    if rest.components().any(|component| component == Component::ParentDir) {
+        let reason = format!("{}: `..` behind a folder that does not exist", shown(path));
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    let real = at(path, existing.canonicalize())?;
+    let id = |ancestor: &Path| at(path, ancestor.metadata()).map(|found| (found.dev(), found.ino()));
+    let ids = real.ancestors().map(id).collect::<io::Result<_>>()?;
+    Ok((real.join(rest), ids))
+}
+
+/// Checks that entries of the directory at `path` can move to `backup`: it is on the same file
+/// system, and neither contains the other. Makes nothing.
+///
+/// Errors: [`io::ErrorKind::InvalidInput`]; [`io::ErrorKind::CrossesDevices`]; the system's.
+fn check_backup(path: &Path, backup: &Path) -> io::Result<()> {
+    let invalid = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    if backup.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+        return invalid(format!("backup {}: not a directory: name another one", shown(backup)));
+    }
+    let (directory, of_directory) = ancestors(path)?;
+    let (kept, of_backup) = ancestors(backup)?;
+    let holds = |outer: &Path, ids: &[(u64, u64)]| {
+        outer.metadata().is_ok_and(|found| ids.contains(&(found.dev(), found.ino())))
+    };
+    let is_within = kept.starts_with(&directory) || holds(&directory, &of_backup);
+    if is_within || directory.starts_with(&kept) || holds(&kept, &of_directory) {
+        return invalid(format!(
+            "backup {} and directory {}: neither may contain the other",
+            shown(&kept),
+            shown(&directory)
+        ));
+    }
+    if of_directory.first().map(|(device, _)| device) != of_backup.first().map(|(device, _)| device) {
+        let reason =
+            format!("backup {}: on another file system than the directory: name another one", shown(&kept));
+        return Err(io::Error::new(io::ErrorKind::CrossesDevices, reason));
     }
     Ok(())
 }
 
-/// The entries of a directory that its source lacks.
+/// Finds the entries of a directory that its source lacks.
 ///
-/// Errors: more entries than `delete` allows, or the source is empty.
+/// Errors: more entries than the rules allow to delete, or the source is empty.
 fn surplus(
     path: &Path,
     before: Option<&TreeStream>,
     manifest: &Manifest,
-    delete: Option<MaxDelete>,
+    rules: &CopyRules,
 ) -> io::Result<Surplus> {
     // A directory that did not exist has no entries.
-    let Some(before) = before else { return Ok(Surplus::default()) };
+    let Some(before) = before.filter(|_| rules.counts_surplus || rules.delete.is_some()) else {
+        return Ok(Surplus::default());
+    };
     let surplus = manifest.surplus_of(before.manifest(), &Filter::default()).map_err(io::Error::other)?;
-    match delete.map_or(Ok(()), |max| surplus.check(max)) {
+    match rules.delete.map_or(Ok(()), |max| surplus.check(max)) {
         Ok(()) => Ok(surplus),
         Err(refusal) => Err(io::Error::other(format!("{}: {refusal}", shown(path)))),
     }
@@ -266,7 +337,7 @@ fn surplus(
 
 /// Decodes the head of a snapshot's stream.
 ///
-/// Errors: it is no head of this snapshot (`InvalidData`).
+/// Errors: the bytes are no head of this snapshot (`InvalidData`).
 fn decoded(head: Vec<u8>, snapshot: Snapshot, memory_max: u64) -> io::Result<Manifest> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let manifest = Manifest::decode(head, memory_max).map_err(|error| invalid(error.to_string()))?;
@@ -277,10 +348,10 @@ fn decoded(head: Vec<u8>, snapshot: Snapshot, memory_max: u64) -> io::Result<Man
     Ok(manifest)
 }
 
-/// Compares the directory at `path` with a snapshot, of which `head` is the head of the stream.
-/// Writes the directory's index only. Each manifest takes at most `memory_max` bytes.
+/// Compares the directory at `path` with a snapshot, whose stream begins with `head`. Writes the
+/// directory's index only. Each manifest takes at most `memory_max` bytes.
 ///
-/// Errors: see [`Arrival::begin`]; the rules allow fewer deletes.
+/// Errors: see [`Arrival::open`] and [`Arrival::begin`].
 pub fn compare(
     path: &Path,
     snapshot: Snapshot,
@@ -288,15 +359,16 @@ pub fn compare(
     rules: &CopyRules,
     memory_max: u64,
 ) -> io::Result<Comparison> {
+    if let Some(backup) = &rules.backup {
+        check_backup(path, backup)?;
+    }
     let manifest = decoded(head, snapshot, memory_max)?;
     let before = match path.symlink_metadata() {
         // The folders around it may be missing, and are not made.
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         _ => scanned(&Place::of(path)?, memory_max)?,
     };
-    if rules.delete.is_some() {
-        surplus(path, before.as_ref(), &manifest, rules.delete)?;
-    }
+    surplus(path, before.as_ref(), &manifest, rules)?;
     manifest.compare(before.as_ref(), Some(&Filter::default())).map_err(io::Error::other)
 }
 
@@ -322,7 +394,7 @@ impl Arrival {
     /// already. Each manifest takes at most `memory_max` bytes.
     ///
     /// Errors: the system's; another process writes the directory; another kind of file has its
-    /// name; the rules allow fewer deletes.
+    /// name; the rules allow fewer deletes; the backup overlaps, or is on another file system.
     pub fn open(
         place: Place,
         snapshot: Snapshot,
@@ -330,11 +402,12 @@ impl Arrival {
         memory_max: u64,
     ) -> io::Result<Option<Self>> {
         if let Some(backup) = &rules.backup {
-            check_backup(&place, backup)?;
+            check_backup(place.path(), backup)?;
         }
         let mut stream = PartialFile::open_stream(place.clone(), snapshot.length_bytes, 0)?;
         let before = scanned(&place, memory_max)?;
-        if before.as_ref().is_some_and(|before| before.manifest().id().0 == snapshot.id) {
+        if let Some(found) = before.as_ref().filter(|before| before.manifest().id().0 == snapshot.id) {
+            end_broken_off(&place, found, memory_max)?;
             stream.forget()?;
             return Ok(None);
         }
@@ -342,11 +415,20 @@ impl Arrival {
         if manifest.is_none() {
             stream.forget()?;
         }
-        let (manifest_here, local, surplus) = (None, Vec::new(), Surplus::default());
-        let mut arrival =
-            Self { place, snapshot, rules, memory_max, stream, before, manifest: manifest_here, local, surplus };
+        let mut arrival = Self {
+            place,
+            snapshot,
+            rules,
+            memory_max,
+            stream,
+            before,
+            manifest: None,
+            local: Vec::new(),
+            surplus: Surplus::default(),
+        };
         if let Some(manifest) = manifest {
-            arrival.accept(manifest)?;
+            let surplus = surplus(arrival.place.path(), arrival.before.as_ref(), &manifest, &arrival.rules)?;
+            arrival.accept(manifest, surplus)?;
         }
         Ok(Some(arrival))
     }
@@ -358,12 +440,14 @@ impl Arrival {
 
     /// Takes the head of the stream.
     ///
-    /// Errors: it is no head of this snapshot (`InvalidData`); the rules allow fewer deletes; the
-    /// system's.
+    /// Errors: the bytes are no head of this snapshot (`InvalidData`); the rules allow fewer
+    /// deletes; the system's.
     pub fn begin(&mut self, head: Vec<u8>) -> io::Result<()> {
         let manifest = decoded(head, self.snapshot, self.memory_max)?;
+        // A refused copy leaves no working file.
+        let surplus = surplus(self.place.path(), self.before.as_ref(), &manifest, &self.rules)?;
         self.write_head(&manifest)?;
-        self.accept(manifest)
+        self.accept(manifest, surplus)
     }
 
     fn write_head(&mut self, manifest: &Manifest) -> io::Result<()> {
@@ -375,13 +459,12 @@ impl Arrival {
     }
 
     /// Finds out what the directory has of the stream.
-    fn accept(&mut self, manifest: Manifest) -> io::Result<()> {
+    fn accept(&mut self, manifest: Manifest, surplus: Surplus) -> io::Result<()> {
         let before = self.before.as_ref();
-        self.surplus = surplus(self.place.path(), before, &manifest, self.rules.delete)?;
         self.local = before.map_or_else(Vec::new, |before| {
             longest(before.contents_of(&manifest), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN)
         });
-        self.manifest = Some(manifest);
+        (self.manifest, self.surplus) = (Some(manifest), surplus);
         let missing_bytes = self.missing().iter().map(|range| range.len()).sum();
         self.stream.resize_stream(self.snapshot.length_bytes, missing_bytes)
     }
@@ -414,7 +497,7 @@ impl Arrival {
         };
         let (before, memory_max) = (before.as_ref(), *memory_max);
         let backup = rules.backup.as_deref().map(backup_at).transpose().map_err(FinishError::Io)?;
-        // Its servers send no zeros for a file that changed.
+        // The servers of a directory send no zeros for a file that changed.
         let (unsettled, filter) = (None, None);
         let destination = Destination {
             place,
@@ -438,7 +521,8 @@ impl Arrival {
         self.before = scanned(&self.place, self.memory_max)?;
         let Some(manifest) = self.manifest.take() else { return Ok(()) };
         self.write_head(&manifest)?;
-        self.accept(manifest)
+        let surplus = surplus(self.place.path(), self.before.as_ref(), &manifest, &self.rules)?;
+        self.accept(manifest, surplus)
     }
 }
 

@@ -69,6 +69,8 @@ pub struct Unpacked {
     pub conflict_paths: Vec<String>,
     /// Number of entries that were deleted, or moved to the backup because the source lacks them.
     pub deleted: u64,
+    /// Whether entries that were left kept all deletes from happening.
+    pub deletes_withheld: bool,
     /// Number of files that changed at the source before they were sent.
     pub unsettled: u64,
     /// Paths of the first 100 of them.
@@ -763,8 +765,9 @@ impl Writing<'_> {
         }
         // A surplus entry may have been renamed to an entry that was left.
         let only_to_empty = self.done.conflicts == self.to_empty.len() as u64 && self.done.unsettled == 0;
-        if let Some(surplus) = self.from.deletes.filter(|_| only_to_empty) {
-            self.delete(surplus)?;
+        match self.from.deletes {
+            Some(surplus) if only_to_empty => self.delete(surplus)?,
+            deletes => self.done.deletes_withheld = deletes.is_some(),
         }
         Ok(self.done)
     }

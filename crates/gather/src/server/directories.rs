@@ -11,6 +11,7 @@
 use super::hashes::{ClientTurns, turns};
 use anabranch_disk::folder::{Folder, Links, shown};
 use anabranch_disk::tree::Tree;
+use anabranch_disk::tree::arrival::half_written;
 use anabranch_disk::tree::index::Index;
 use anabranch_disk::tree::stream::TreeStream;
 use anabranch_gather_proto::msg::ObjectDescription;
@@ -240,7 +241,11 @@ impl Directories {
         let (stream, scan) =
             TreeStream::scan_included(&tree, &Filter::default(), index.as_ref(), self.memory_max / 2)?;
         scan.whole()?;
-        let gaps = scan.counts.gaps().unwrap_or_default();
+        // The working files of the served folder itself lie outside of it.
+        let half_written = directory(&name)
+            .filter(|path| *path != ".")
+            .map_or(Ok(None), |path| half_written(&self.folder.place(&self.folder.name(path)?, false)?))?;
+        let gaps = half_written.map(str::to_owned).or_else(|| scan.counts.gaps()).unwrap_or_default();
         let list_hash = *blake3::hash(stream.manifest().head()).as_bytes();
         let snapshot = Arc::new(Snapshot { name, stream, list_hash, gaps, begun_at });
         self.hold(Arc::clone(&snapshot));
@@ -282,6 +287,7 @@ impl Directories {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anabranch_disk::folder::Place;
 
     fn served(cache: Option<&Path>, memory_max: u64) -> (tempfile::TempDir, Arc<Directories>) {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -337,8 +343,15 @@ mod tests {
         let socket = std::os::unix::net::UnixListener::bind(folder.path().join("data/socket"));
         let _socket = socket.expect("the folder is ours");
         let again = describe(&directories, "data/").await.expect("a directory");
-        assert_eq!(again, found, "a socket is no entry");
-        assert!(gaps(&again).starts_with("1 of its entries are sockets, pipes or devices"), "{}", gaps(&again));
+        assert!(
+            gaps(&again).starts_with("1 of its entries are sockets, pipes or devices"),
+            "{}",
+            gaps(&again)
+        );
+        let place = Place::of(&folder.path().join("data")).expect("a name");
+        std::fs::write(folder.path().join(place.working_name("sending")), b"").expect("ours");
+        let again = describe(&directories, "data/").await.expect("a directory");
+        assert!(gaps(&again).starts_with("a transfer writes it, or broke off"), "{}", gaps(&again));
     }
 
     #[tokio::test]
@@ -400,6 +413,9 @@ mod tests {
         drop(directories);
         let again = Directories::below(folder.path(), Some(&cache), 1 << 20).expect("it is there");
         assert_eq!(describe(&Arc::new(again), "data/").await.expect("a directory"), before);
+        // Files of one tick of the clock have no order.
+        let index = File::options().write(true).open(index_path(&cache, "data/")).expect("ours");
+        index.set_modified(old).expect("ours");
         for number in 0..INDEXES_MAX {
             std::fs::write(index_path(&cache, &format!("d{number}/")), b"").expect("ours");
         }

@@ -11,14 +11,15 @@ use super::{Service, SharedFile, lock};
 use anabranch_disk::folder::{Folder, Name, Place};
 use anabranch_disk::partial::{FinishError, PartialFile};
 use anabranch_disk::tree::Tree;
-use anabranch_disk::tree::arrival::{Destination, longest, manifest_of};
+use anabranch_disk::tree::arrival::{Destination, end_broken_off, half_written, longest, manifest_of};
 use anabranch_disk::tree::index::{Index, Origin};
 use anabranch_disk::tree::manifest::Counts;
 use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
 use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter, TransferId, Unsettled,
+    DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter,
+    TransferId, Unsettled,
 };
 use anabranch_sets::FileTime;
 use anabranch_sets::comparison::Comparison;
@@ -94,9 +95,10 @@ fn now() -> FileTime {
 }
 
 /// Checks whether a source may have entries deleted elsewhere: it has some, and all were read.
-fn check_source(name: &Name, counts: &Counts) -> io::Result<()> {
+fn check_source(name: &Name, place: &Place, counts: &Counts) -> io::Result<()> {
     let refused = |reason: String| Err(io::Error::other(format!("{name}/: {reason}: nothing was sent")));
-    if let Some(gaps) = counts.gaps() {
+    let half_written = half_written(place)?.map(str::to_owned);
+    if let Some(gaps) = half_written.or_else(|| counts.gaps()) {
         return refused(gaps);
     }
     if counts.files + counts.directories + counts.symbolic_links + counts.hard_links == 0 {
@@ -240,7 +242,7 @@ impl Directories {
             scan.whole()?;
         }
         if rules.is_some_and(|rules| rules.delete.is_some()) {
-            check_source(name, &scan.counts)?;
+            check_source(name, &folder.place(name, false)?, &scan.counts)?;
         }
         let source = Source { stream: Arc::new(stream), left_out: scan.problem };
         // A question has no transfer whose end drops it. Without an inquiry the filter is unknown.
@@ -343,6 +345,11 @@ impl Service {
             None => self.scan_here(name, &filter)?,
         };
         let (mut have, mut arriving, mut local) = (RangeSet::default(), None, Vec::new());
+        if !rules.compare
+            && let Some(found) = &before
+        {
+            self.end_written(name, found)?;
+        }
         if let Some(file) = self.existing_stream(&self.stream_name(run.transfer, name)?)? {
             let file = lock(&file);
             if let Some(manifest) = manifest_of(&file, self.config.memory_max / 2)? {
@@ -373,6 +380,22 @@ impl Service {
         };
         keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
         Ok(report)
+    }
+
+    /// Removes the working files of a directory that was killed after its last entry was written.
+    /// `found` is its scan.
+    fn end_written(&self, name: &Name, found: &TreeStream) -> io::Result<()> {
+        let Some(file) = self.existing_stream(name)? else { return Ok(()) };
+        let mut partial = lock(&file);
+        let memory_max = self.config.memory_max / 2;
+        let arriving = manifest_of(&partial, memory_max)?;
+        if arriving.is_some_and(|arriving| arriving.id() == found.manifest().id()) {
+            end_broken_off(&self.config.folder.place(name, false)?, found, memory_max)?;
+            partial.forget()?;
+            drop(partial);
+            lock(&self.files).remove(name);
+        }
+        Ok(())
     }
 
     /// The directory at a destination; `None` if there is none. Entries that cannot be read are
@@ -535,11 +558,11 @@ impl Service {
 
 /// A destination's answer about a directory that it has written.
 fn written(name: &Name, file: &Finish, done: Unpacked, surplus: Option<u64>) -> Report {
-    let Unpacked { files, bytes, conflicts, conflict_paths, deleted, unsettled, unsettled_paths } = done;
+    let Unpacked { files, bytes, conflicts, conflict_paths, deleted, unsettled, unsettled_paths, .. } = done;
     let transfer = file.run.transfer.0;
     tracing::info!(transfer, files, bytes, deleted, conflicts, unsettled, "{name}/ is here, verified");
     let entries = EntryCounts { surplus, deleted, conflicts, unsettled };
-    let spared = file.rules.delete.is_some() && deleted == 0;
+    let spared = done.deletes_withheld;
     let of_changes = (unsettled > 0).then(|| unsettled_line(unsettled, &unsettled_paths, spared));
     let of_conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths, spared));
     let lines: Vec<String> = of_changes.into_iter().chain(of_conflicts).collect();

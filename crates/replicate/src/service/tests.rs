@@ -215,6 +215,50 @@ async fn departed_relay_is_reported_by_its_neighbours() {
     assert!(!have.is_empty());
 }
 
+/// #54: the stream of a directory stayed after its last transfer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inquiry_ends_a_directory_killed_after_its_last_entry() {
+    use anabranch_disk::folder::Place;
+    use anabranch_disk::tree::Tree;
+    use anabranch_disk::tree::arrival::{Arrival, CopyRules, Snapshot};
+    use anabranch_disk::tree::stream::TreeStream;
+    let mut net = Loopback::start(3);
+    for site in [0, 2] {
+        std::fs::create_dir(net.path(site, "data")).expect("the folder is ours");
+    }
+    std::fs::write(net.path(0, "data/a"), "the content").expect("the folder is ours");
+    let tree = Tree::open(&net.path(0, "data")).expect("it is there");
+    let source = TreeStream::scan(&tree, None, u64::MAX).expect("it can be read");
+    let manifest = source.manifest();
+    let snapshot = Snapshot { id: manifest.id().0, length_bytes: manifest.length_bytes() };
+    let place = Place::of(&net.path(2, "data")).expect("a name");
+    let arrival = Arrival::open(place, snapshot, CopyRules::default(), u64::MAX).expect("it can be opened");
+    arrival.expect("it differs").begin(manifest.head().to_vec()).expect("its head");
+    let ends = [net.path(0, "data"), net.path(2, "data")];
+    let copied = std::process::Command::new("cp").arg("-aT").args(ends).status().expect("cp runs");
+    assert!(copied.success());
+    let working = |net: &Loopback| {
+        let names = std::fs::read_dir(net.path(2, "")).expect("a folder").flatten();
+        let names = names.map(|entry| entry.file_name().into_string().expect("plain"));
+        names.filter(|name| name.ends_with(".partial") || name.ends_with(".journal")).count()
+    };
+    assert_eq!(working(&net), 2);
+    net.sites[2].0.handle(Command::Inquire {
+        run: RUN,
+        is_source: false,
+        path: "data/".into(),
+        submitter: Submitter::Operator,
+        rules: DirectoryRules::default(),
+    });
+    let hash = net
+        .report(2, |r| match r {
+            Report::Inventory { hash, .. } => Some(*hash),
+            _ => None,
+        })
+        .await;
+    assert_eq!((hash, working(&net)), (Some(FileHash(snapshot.id)), 0));
+}
+
 /// #18: a dropped site kept its port and its files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_site_that_is_dropped_stops_listening() {

@@ -8,7 +8,9 @@ use crate::exit;
 use crate::formats::{rate, size};
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
-use anabranch_gather::{Comparison, DirectoryReport, DirectoryTarget, GetDirectory, Identity, Verdict};
+use anabranch_gather::{
+    Comparison, DirectoryReport, DirectoryTarget, GetDirectory, Identity, Unpacked, Verdict,
+};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
 use serde::Serialize;
@@ -67,12 +69,7 @@ pub fn checked(
 /// Pulls the directory.
 ///
 /// Errors: a one-line message for the user.
-pub fn run(
-    identity: &Identity,
-    get: GetDirectory<'_>,
-    json: bool,
-    quiet: bool,
-) -> anyhow::Result<ExitCode> {
+pub fn run(identity: &Identity, get: GetDirectory<'_>, json: bool, quiet: bool) -> anyhow::Result<ExitCode> {
     let (servers, deletes) = (get.target().holders.len(), get.target().delete.is_some());
     let mut shown = Progress::new(json, quiet, servers);
     let report = crate::process::runtime()?.block_on(async {
@@ -85,7 +82,7 @@ pub fn run(
     Ok(say(&report?, deletes, json, quiet))
 }
 
-/// Reports the result. `deletes` is true if entries that the servers lack were to be deleted.
+/// Reports the result. `deletes` is true for a mirror that deletes entries which the servers lack.
 fn say(report: &DirectoryReport, deletes: bool, json: bool, quiet: bool) -> ExitCode {
     let took_s = report.elapsed.as_secs_f64();
     let written = &report.written;
@@ -128,16 +125,8 @@ fn say(report: &DirectoryReport, deletes: bool, json: bool, quiet: bool) -> Exit
     }
 }
 
-fn say_to_people(report: &DirectoryReport, took_s: f64, deletes: bool, quiet: bool) {
-    let written = &report.written;
-    if report.verdict != Verdict::Verified {
-        if report.verdict == Verdict::Interrupted {
-            errln!("anabranch: interrupted; the same command goes on from there");
-        } else if report.can_go_on() {
-            errln!("anabranch: arrived data is kept; the same command goes on from there");
-        }
-        return;
-    }
+/// Names the entries that were left.
+fn say_conflicts(written: &Unpacked, deletes: bool) {
     let replaces = if deletes { "replaces or deletes" } else { "replaces" };
     for path in &written.conflict_paths {
         errln!(
@@ -148,8 +137,21 @@ fn say_to_people(report: &DirectoryReport, took_s: f64, deletes: bool, quiet: bo
     if unlisted > 0 {
         errln!("anabranch: {unlisted} more entries were changed here by another program, and left");
     }
-    if deletes && written.conflicts > 0 && written.deleted == 0 {
-        errln!("anabranch: no entry was deleted: conflicts come first");
+    if written.deletes_withheld {
+        errln!("anabranch: no entry was deleted: mend the entries above first");
+    }
+}
+
+fn say_to_people(report: &DirectoryReport, took_s: f64, deletes: bool, quiet: bool) {
+    let written = &report.written;
+    say_conflicts(written, deletes);
+    if report.verdict != Verdict::Verified {
+        if report.verdict == Verdict::Interrupted {
+            errln!("anabranch: interrupted; the same command goes on from there");
+        } else if report.can_go_on() {
+            errln!("anabranch: arrived data is kept; the same command goes on from there");
+        }
+        return;
     }
     if quiet {
         return;
@@ -179,7 +181,7 @@ fn say_to_people(report: &DirectoryReport, took_s: f64, deletes: bool, quiet: bo
         rate(fetched as f64 / took_s.max(1e-9))
     );
     if report.surplus > 0 && !deletes {
-        let word = if report.surplus == 1 { "entry that the servers lack stays" } else { "entries that the servers lack stay" };
-        outln!("{} {word}: `gather sync --delete` deletes them", report.surplus);
+        let word = if report.surplus == 1 { "entry" } else { "entries" };
+        outln!("{} {word} here that the servers lack: see --delete", report.surplus);
     }
 }

@@ -270,11 +270,13 @@ fn check_copy(fleet: &Fleet, told: &str, at: &str, site: &str) {
     assert_eq!(root(&copy), root(&source), "{told}: the root at {site}");
 }
 
-/// Asserts that a site has no working file but indexes and records of transfers.
+/// Asserts that a site has no working file but indexes and records of transfers, and such files
+/// whose first write was killed.
 fn check_leftovers(fleet: &Fleet, told: &str, site: &str) {
     let is_left = |path: &PathBuf| {
         let name = path.file_name().expect("a name").to_string_lossy();
-        name.starts_with(".anabranch-") && !name.ends_with(".index") && !name.ends_with(".sent")
+        let kept = [".index", ".sent", ".damaged"];
+        name.starts_with(".anabranch-") && !kept.iter().any(|ending| name.ends_with(ending))
     };
     let left: Vec<_> = entries(&fleet.path(site)).into_iter().filter(is_left).collect();
     assert!(left.is_empty(), "{told}: left at {site}: {left:?}");

@@ -230,7 +230,7 @@ fn ls_prints_the_sum_of_a_directory() {
 }
 
 #[test]
-fn sync_deletes_what_the_servers_lack() {
+fn sync_deletes_entries_that_the_servers_lack() {
     let world = World::new(2);
     world.fill("data", 100_000);
     let object = world.object(0..2, "data/");
@@ -245,16 +245,21 @@ fn sync_deletes_what_the_servers_lack() {
     }
     // Removals changed the times of the second server's directories.
     (1..2).for_each(|server| world.copy("data", server));
+    let before = world.snapshot("out");
     let (code, said) = sync(&["--dry-run"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("only here   sub/003\n") && said.contains("lacks no content"), "{said}");
-    assert!(world.path("out/sub/003").exists());
+    assert_eq!((world.snapshot("out"), working_files(&world.path("")).len()), (before, 0));
     let (code, said) = sync(&[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("3 entries that the servers lack stay: `gather sync --delete` deletes them"), "{said}");
+    assert!(said.ends_with("\n3 entries here that the servers lack: see --delete\n"), "{said}");
     let (code, said) = sync(&["--delete", "--max-delete", "2"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("3 of 156 entries would be deleted, and --max-delete 2 allows fewer"), "{said}");
+    assert!(working_files(&world.path("")).is_empty());
+    let (code, said) = sync(&["--delete", "--backup", world.path("out/new/old").to_str().expect("plain")]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("neither may contain the other") && !world.path("out/new").exists(), "{said}");
     let backup = world.path("backup");
     let (code, said) = sync(&["--delete", "--backup", backup.to_str().expect("plain")]);
     assert_eq!(code, Some(0), "{said}");
@@ -276,7 +281,11 @@ fn sync_spares_entries_that_it_did_not_write() {
     std::fs::remove_file(world.path("server-0/data/sub/004")).expect("the folder is ours");
     let (code, said) = sync(&[]);
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("out/own: changed here by another program, and left: --replace replaces or deletes"), "{said}");
+    assert!(
+        said.contains("out/own: changed here by another program, and left: --replace replaces or deletes")
+            && !said.contains("no entry was deleted"),
+        "{said}"
+    );
     assert!(world.path("out/own").exists() && !world.path("out/sub/004").exists());
     let (code, said) = sync(&["--replace"]);
     assert_eq!((code, world.path("out/own").exists()), (Some(0), false), "{said}");
@@ -291,6 +300,7 @@ fn sync_spares_entries_that_it_did_not_write() {
     for (arguments, reason) in [
         (&["127.0.0.1:1/x"][..], "sync takes a directory: write `127.0.0.1:1/x/`"),
         (&[&*object, "--max-delete", "3"][..], "--delete"),
+        (&[&*object, "--backup", ".."][..], "--backup ..: name a directory, in UTF-8"),
         (&[&*object, "--delete", "--max-delete", "101%"][..], "must be a number of entries, or a percentage"),
     ] {
         let (code, said) = world.tell_verb("sync", arguments);

@@ -224,6 +224,8 @@ fn mirror_above_the_limit_of_deletes_writes_nothing() {
              the source, or raise the limit"
         ), "{refused}");
         assert_eq!(std::fs::read(to.join("b")).expect("it stays"), b"b");
+        let is_part = |name: &String| name.ends_with(".partial") || name.ends_with(".journal");
+        assert!(!around(&to).iter().any(is_part), "{:?}", around(&to));
     }
     let done = mirror(&from, &to, &of_source(1, Some(MaxDelete::Entries(1)))).expect("written");
     assert_eq!((done.deleted, done.files), (1, 1));
@@ -245,9 +247,22 @@ fn backup_keeps_deleted_entries_outside_the_mirror() {
     mirror(&from, &to, &rules(&backup)).expect("written");
     write(&from, "a", "second");
     std::fs::remove_file(from.join("d/b")).expect("ours");
-    for within in [to.join("old"), root.path().to_owned(), to.clone(), root.path().join("from/../to/x")] {
+    symlink("to", root.path().join("link")).expect("ours");
+    let below_link = root.path().join("link/x");
+    let ways =
+        [to.join("old"), root.path().to_owned(), to.clone(), root.path().join("from/../to/x/y"), below_link];
+    for within in ways {
         let refused = mirror(&from, &to, &rules(&within)).expect_err("it overlaps").to_string();
         assert!(refused.contains("neither may contain the other"), "{refused}");
+    }
+    assert!(!to.join("x").exists(), "nothing is made");
+    for (wrong, reason) in [
+        (root.path().join("link"), "not a directory"),
+        (root.path().join("none/../to/x"), "`..` behind a folder that does not exist"),
+        (PathBuf::from("/proc/anabranch-backup"), "on another file system than the directory"),
+    ] {
+        let refused = mirror(&from, &to, &rules(&wrong)).expect_err("refused").to_string();
+        assert!(refused.contains(reason), "{refused}");
     }
     let done = mirror(&from, &to, &rules(&backup)).expect("written");
     assert_eq!((done.deleted, done.files, done.conflicts), (1, 1, 0));
@@ -266,7 +281,7 @@ fn comparison_writes_no_entry_and_makes_no_folder() {
         compare(to, snapshot_of(&source), head(&source), rules, u64::MAX)
     };
     let found = compared(&root.path().join("none/to"), &CopyRules::default()).expect("nothing is there");
-    assert_eq!((found.missing, found.content_bytes), (2, 2));
+    assert_eq!((found.missing, found.content_bytes), (3, 2), "the root counts, too");
     assert!(!root.path().join("none").exists());
     mirror(&from, &to, &of_source(1, None)).expect("written");
     std::fs::remove_file(from.join("a")).expect("ours");
@@ -277,4 +292,41 @@ fn comparison_writes_no_entry_and_makes_no_folder() {
     let refused = compared(&to, &of_source(1, Some(MaxDelete::default()))).expect_err("too many").to_string();
     assert!(refused.contains("--max-delete 10% allows fewer"), "{refused}");
     assert_eq!(snapshot_of(&scanned(&to)), before);
+}
+
+/// Leaves the directory `to` as a kill leaves it after the last entry was written.
+fn break_off_at_the_end(from: &Path, to: &Path) -> TreeStream {
+    let source = scanned(from);
+    let mut arrival = open(to, &source).expect("it can be opened").expect("it differs");
+    if !arrival.is_begun() {
+        arrival.begin(head(&source)).expect("its head");
+    }
+    pull(&mut arrival, &source, |_| ());
+    drop(arrival);
+    let copied = std::process::Command::new("cp").arg("-aT").args([from, to]).status().expect("cp runs");
+    assert!(copied.success());
+    let place = Place::of(to).expect("a name");
+    let sending = place.working_name(SENDING);
+    source.manifest().save(place.folder(), &sending).expect("ours");
+    let record = record_of(&place).expect("it is there").expect("it can be made");
+    record.note_writing(Origin(1)).expect("ours");
+    source
+}
+
+#[test]
+fn writing_killed_after_the_last_entry_is_ended() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "a", "a");
+    write(&from, "b", "b");
+    let source = break_off_at_the_end(&from, &to);
+    assert_eq!(around(&to).len(), 4, "journal, stream, manifest and record: {:?}", around(&to));
+    assert!(open(&to, &source).expect("it can be opened").is_none(), "it is there");
+    let is_working = |name: &String| !name.ends_with(".index") && !name.ends_with(".sent");
+    assert!(!around(&to).iter().any(is_working), "{:?}", around(&to));
+    // The record has both files: changes at their source are no conflicts.
+    write(&from, "a", "changed");
+    std::fs::remove_file(from.join("b")).expect("ours");
+    let done = mirror(&from, &to, &of_source(1, Some(MaxDelete::Percent(100)))).expect("written");
+    assert_eq!((done.files, done.deleted, done.conflicts), (1, 1, 0));
 }

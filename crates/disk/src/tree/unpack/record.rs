@@ -39,9 +39,11 @@ pub fn note_broken_off(
             }
             _ => continue,
         };
-        let is_known =
-            |recorded: Sent| (recorded.content, recorded.attributes) == (sent.content, sent.attributes);
-        if !record.sent(&path)?.is_some_and(is_known) {
+        let recorded = record.sent(&path)?;
+        // The source that wrote this content keeps it.
+        let writer = recorded.filter(|recorded| recorded.content == sent.content);
+        let sent = Sent { origin: writer.map_or(origin, |writer| writer.origin), ..sent };
+        if recorded != Some(sent) {
             batch.push((path, sent));
         }
         if batch.len() >= BATCH_SENT {
