@@ -3,6 +3,7 @@
 pub mod check;
 pub mod controller;
 mod ends;
+mod errors;
 pub mod keys;
 pub mod leftovers;
 pub mod manifest;

@@ -10,7 +10,7 @@
 
 use crate::plan::{DecodeMap, FlowId, Mode, Term};
 use anabranch_pieces::{Attributes, ByteRange, FileHash};
-use anabranch_sets::comparison::Comparison;
+use anabranch_sets::comparison::{Comparison, NAMED_BYTES_MAX};
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
 use anabranch_units::{BitRate, LinkId, SiteId};
@@ -208,6 +208,51 @@ pub struct EntryCounts {
     /// Files that were left because they changed at the source before they were sent.
     #[serde(default)]
     pub unsettled: u64,
+}
+
+/// Cause for which an entry of a directory was left.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftCause {
+    /// Another program changed it at the destination.
+    Conflict,
+    /// It changed at the source before it was sent.
+    Unsettled,
+}
+
+impl LeftCause {
+    /// The cause as one word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Unsettled => "unsettled",
+        }
+    }
+}
+
+/// An entry of a directory that was left at a destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftEntry {
+    /// Cause.
+    pub cause: LeftCause,
+    /// Path at the destination. Bytes that are not printable text are escaped.
+    pub path: String,
+}
+
+/// Maximum number of entries that a report names as left: 100 for each cause.
+pub const LEFT_MAX: usize = 200;
+
+/// Drops entries above [`LEFT_MAX`], and above [`NAMED_BYTES_MAX`] bytes of paths.
+pub fn bound_left(left: &mut Vec<LeftEntry>) {
+    left.truncate(LEFT_MAX);
+    let mut bytes = 0;
+    let fits = left.iter().take_while(|entry| {
+        bytes += entry.path.len();
+        bytes <= NAMED_BYTES_MAX
+    });
+    let fits = fits.count();
+    left.truncate(fits);
+    left.shrink_to(LEFT_MAX);
 }
 
 /// Entries of a source's directory that changed during the transfer.
@@ -530,6 +575,9 @@ pub enum Report {
         /// Line about the entries that were left, if any.
         #[serde(default)]
         conflicts: Option<String>,
+        /// The first entries that were left.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left: Vec<LeftEntry>,
     },
     /// Answer to [`Command::Finish`] with [`DirectoryRules::compare`]: nothing was written.
     Compared {

@@ -4,7 +4,7 @@
 //! [`TransferView`] first.
 
 use anabranch_pieces::FileHash;
-use anabranch_replicate_proto::control::{Command, DirectoryRules, EntryCounts, Priority, Report};
+use anabranch_replicate_proto::control::{Command, DirectoryRules, EntryCounts, LeftEntry, Priority, Report};
 use anabranch_replicate_proto::coordinator::{
     CorruptPolicy, Event, Outcome, PhaseName, SchemeChoice, Verdict,
 };
@@ -367,6 +367,10 @@ pub struct DestinationView {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub entries: Option<EntryCounts>,
+    /// The first entries that were left, for operators: `cause` (conflict or unsettled) and `path`.
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    pub left: Vec<LeftEntry>,
     /// Differences from the source, once compared, for operators: `missing`, `changed`, `renamed`,
     /// `metadata`, `surplus` (only at this site), `content_bytes` (that a transfer would send) and
     /// `named` (the first entries).

@@ -1,7 +1,8 @@
 //! `anabranch replicate send`: submits a transfer to the controller and watches it to its end.
 
 use super::ends::{Ends, follow, site_name};
-use super::watch::{Output, watch};
+use super::errors::ErrorsFile;
+use super::watch::{Output, watch_view};
 use crate::exit::OrUsage as _;
 use anabranch_graph::Topology;
 use anabranch_pieces::name::directory;
@@ -12,6 +13,7 @@ use anabranch_replicate_proto::plan::FileToSend;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount};
 use anyhow::Context as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The transfer, and settings of its hops.
@@ -77,6 +79,11 @@ pub struct Args {
     /// Return as soon as the transfer is accepted, with its number; `wait` waits for its end.
     #[arg(long, conflicts_with = "dry_run")]
     detach: bool,
+    /// Write the entries that were left to this file, and the destinations without the data: a line
+    /// for each, with site, cause and path or reason, separated by tabs. An existing file is
+    /// replaced.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "detach"])]
+    errors: Option<PathBuf>,
 }
 
 impl Args {
@@ -159,6 +166,8 @@ pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyho
             };
             return show_plan(args, &topology, &request, ByteCount::new(length));
         }
+        // Made now: a mistake in its name shows before anything is sent.
+        let errors = args.errors.as_deref().map(ErrorsFile::create).transpose().or_usage()?;
         // Not interrupted half way: a transfer with an unknown number could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;
         let (SubmitResult::New(id) | SubmitResult::Attached(id)) = submitted;
@@ -170,8 +179,10 @@ pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyho
             }
             return Ok(ExitCode::SUCCESS);
         }
-        let ended = follow(&client, submitted, output, watch(&client, id, output)).await?;
-        Ok(ended.unwrap_or(ExitCode::from(crate::exit::INTERRUPTED)))
+        let ended = follow(&client, submitted, output, watch_view(&client, id, output)).await?;
+        let Some((view, outcome)) = ended else { return Ok(ExitCode::from(crate::exit::INTERRUPTED)) };
+        errors.map_or(Ok(()), |errors| errors.write(&view))?;
+        Ok(ExitCode::from(outcome.exit_code()))
     })
 }
 

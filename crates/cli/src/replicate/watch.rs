@@ -9,7 +9,7 @@ use crate::formats::{rate, size};
 use anabranch_http::ClientError;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate::{Client, WatchItem};
-use anabranch_replicate_proto::control::{EntryCounts, TransferId};
+use anabranch_replicate_proto::control::{EntryCounts, LeftEntry, TransferId};
 use anabranch_replicate_proto::coordinator::{EventKind, Outcome, Verdict};
 use anabranch_sets::comparison::Comparison;
 use anabranch_units::text::printable;
@@ -82,6 +82,9 @@ struct DestinationSummary<'a> {
     path: &'a str,
     /// Counts of a directory's entries.
     entries: Option<EntryCounts>,
+    /// The first entries that were left.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    left: &'a [LeftEntry],
     /// Differences from the source, if the transfer compared them.
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<&'a Comparison>,
@@ -213,6 +216,7 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
                 site: &d.site,
                 path: &d.path,
                 entries: d.entries,
+                left: &d.left,
                 comparison: d.comparison.as_ref(),
                 verdict: d.verdict.as_ref(),
                 took_s,

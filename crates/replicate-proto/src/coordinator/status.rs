@@ -4,7 +4,7 @@
 //! Leaves out: requests (`request`), and commands to sites ([`crate::control`]).
 
 use super::TransferRequest;
-use crate::control::{EntryCounts, Run, TransferId, Unsettled};
+use crate::control::{EntryCounts, LeftEntry, Run, TransferId, Unsettled};
 use crate::plan::Scheme;
 use anabranch_pieces::{Attributes, FileHash};
 use anabranch_sets::comparison::Comparison;
@@ -401,6 +401,8 @@ pub struct DestinationStatus {
     pub away: Option<String>,
     /// Counts of the directory's entries, once they are written.
     pub entries: Option<EntryCounts>,
+    /// The first entries that were left, once the directory is written.
+    pub left: Vec<LeftEntry>,
     /// Differences from the source, once the destination compared its directory with it.
     pub comparison: Option<Comparison>,
     /// Result for this destination; `None` while the transfer to it runs.
@@ -480,6 +482,9 @@ pub struct DestinationSnapshot {
     /// Counts of the directory's entries, once they are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entries: Option<EntryCounts>,
+    /// The first entries that were left, once the directory is written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<LeftEntry>,
     /// Differences from the source, once the destination compared its directory with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,

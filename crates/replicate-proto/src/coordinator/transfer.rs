@@ -19,7 +19,7 @@ use super::{
     SiteState, Submitter, Topology, TransferId, TransferRequest, TransferSnapshot, TransferStatus, Verdict,
     ranges,
 };
-use crate::control::{Attempt, EntryCounts, FlowDigest, Unsettled};
+use crate::control::{Attempt, EntryCounts, FlowDigest, LeftEntry, Unsettled};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_sets::comparison::Comparison;
 use anabranch_units::ByteCount;
@@ -145,6 +145,8 @@ struct StreamHead {
     arriving: BTreeMap<SiteId, FileHash>,
     /// Counts of the entries at destinations that wrote the directory.
     written: BTreeMap<SiteId, EntryCounts>,
+    /// The first entries that destinations left.
+    left: BTreeMap<SiteId, Vec<LeftEntry>>,
     /// Comparisons of destinations with the source.
     compared: BTreeMap<SiteId, Comparison>,
 }
@@ -470,6 +472,7 @@ impl Transfer {
         let mut new = Self::new(s.id, s.request, now + gather, true);
         for (target, old) in new.destinations.iter_mut().zip(s.destinations) {
             new.head.written.extend(old.entries.map(|entries| (target.site, entries)));
+            new.head.left.extend((!old.left.is_empty()).then_some((target.site, old.left)));
             new.head.compared.extend(old.comparison.map(|comparison| (target.site, comparison)));
             target.shown_bytes = old.verified_bytes;
             target.level = old.level;
@@ -521,6 +524,7 @@ impl Transfer {
                     integrity: d.integrity,
                     leftover: d.leftover,
                     entries: self.head.written.get(&d.site).copied(),
+                    left: self.head.left.get(&d.site).cloned().unwrap_or_default(),
                     comparison: self.head.compared.get(&d.site).cloned(),
                     verdict: d.verdict.clone(),
                 })
@@ -597,6 +601,7 @@ impl Transfer {
                         (None, None) => None,
                     },
                     entries: self.head.written.get(&d.site).copied(),
+                    left: self.head.left.get(&d.site).cloned().unwrap_or_default(),
                     comparison: self.head.compared.get(&d.site).cloned(),
                     verdict: d.verdict.clone(),
                 })

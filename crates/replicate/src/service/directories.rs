@@ -18,8 +18,8 @@ use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
 use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    DirectoryRules, EntryCounts, Finish, Report, Run, SiteProgram, Submitter,
-    TransferId, Unsettled,
+    DirectoryRules, EntryCounts, Finish, LeftCause, LeftEntry, Report, Run, SiteProgram, Submitter,
+    TransferId, Unsettled, bound_left,
 };
 use anabranch_sets::FileTime;
 use anabranch_sets::comparison::Comparison;
@@ -567,7 +567,12 @@ fn written(name: &Name, file: &Finish, done: Unpacked, surplus: Option<u64>) -> 
     let of_conflicts = (conflicts > 0).then(|| conflict_line(conflicts, &conflict_paths, spared));
     let lines: Vec<String> = of_changes.into_iter().chain(of_conflicts).collect();
     let conflicts = (!lines.is_empty()).then(|| lines.join("; "));
-    Report::Written { run: file.run, entries, conflicts }
+    let entry = |cause| move |path| LeftEntry { cause, path };
+    let of_conflicts = conflict_paths.into_iter().map(entry(LeftCause::Conflict));
+    let of_changes = unsettled_paths.into_iter().map(entry(LeftCause::Unsettled));
+    let mut left: Vec<LeftEntry> = of_conflicts.chain(of_changes).collect();
+    bound_left(&mut left);
+    Report::Written { run: file.run, entries, conflicts, left }
 }
 
 /// Differences of a destination from the manifest of its source.

@@ -13,6 +13,7 @@ pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
         postponed: false,
         away: None,
         entries: None,
+        left: Vec::new(),
         comparison: None,
         verdict: None,
     };

@@ -4,7 +4,8 @@
 
 use super::super::*;
 use crate::control::{
-    DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, Priority, Submitter, Unsettled,
+    DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, LeftCause, LeftEntry, Priority, Submitter,
+    Unsettled,
 };
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
@@ -244,7 +245,9 @@ impl FakeDirectory {
         };
         let is_left = self.conflicts > 0 || entries.unsettled > 0;
         let conflicts = is_left.then(|| "in/x: changed here".to_owned());
-        Report::Written { run, entries, conflicts }
+        let entry = LeftEntry { cause: LeftCause::Conflict, path: "x".repeat(9_000) };
+        let left = if is_left { vec![entry; 1_000] } else { Vec::new() };
+        Report::Written { run, entries, conflicts, left }
     }
 
     /// Adds the ranges in other files to `have` if it has the head.

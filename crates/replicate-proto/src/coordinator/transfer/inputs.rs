@@ -8,7 +8,7 @@ use super::{
     FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
     Transfer, UnreachableSite, doubled, one_line,
 };
-use crate::control::{EntryCounts, FlowProgress, Unsettled};
+use crate::control::{EntryCounts, FlowProgress, Unsettled, bound_left};
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
     LinkId, Report, Run, SiteId, Verdict, audit, ranges,
@@ -204,14 +204,18 @@ impl Transfer {
             Report::Completed { .. } => {
                 self.handle_completed(cx, site, run, None, Verdict::Done);
             }
-            Report::Written { entries, conflicts, .. } => {
+            Report::Written { entries, conflicts, mut left, .. } => {
                 let verdict = match conflicts {
                     None => Verdict::Done,
                     Some(line) => {
                         Verdict::Conflict { reason: format!("{}: {}", cx.name(site), one_line(&line)) }
                     }
                 };
-                self.handle_completed(cx, site, run, Some(entries), verdict);
+                // The site may be hostile.
+                bound_left(&mut left);
+                if self.handle_completed(cx, site, run, Some(entries), verdict) && !left.is_empty() {
+                    self.head.left.insert(site, left);
+                }
             }
             Report::Compared { comparison, .. } => self.handle_compared(cx, site, run, comparison),
             Report::HopFailed { flow, peer, unconnected, reason, .. } => {

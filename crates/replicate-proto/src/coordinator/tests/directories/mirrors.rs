@@ -1,7 +1,7 @@
 //! Rules of directories: filters, deletes, backups, and conflicts at destinations.
 
 use super::*;
-use crate::control::{DirectoryRules, EntryCounts};
+use crate::control::{DirectoryRules, EntryCounts, LeftCause};
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
 
@@ -24,6 +24,11 @@ fn conflict_at_one_destination_does_not_stop_the_others() {
     assert_eq!(status.outcome.map(Outcome::exit_code), Some(3));
     let entries = EntryCounts { surplus: Some(2), deleted: 1, conflicts: 4, unsettled: 0 };
     assert_eq!(status.destinations[0].entries, Some(entries));
+    let left = &status.destinations[0].left;
+    assert_eq!((left.len(), left[0].cause), (3, LeftCause::Conflict), "the site's list is bounded");
+    let snapshot = w.coordinator.snapshot(id).expect("it is remembered");
+    assert_eq!(&snapshot.destinations[0].left, left);
+    assert!(snapshot.destinations[1].left.is_empty());
 }
 
 #[test]
