@@ -1,7 +1,7 @@
 """``live`` with all processes real, on VDN's emulated testbed (section 4.7.2): faults, and Figures 4.16 and 4.17.
 
 ``run.py all`` runs each setting on each seed and writes rows to a folder, a file for each setting.
-Cells that have rows are not run again. ``run.py table`` prints the rows. ``run.py smoke`` runs one
+Cells that have rows are not run again. ``run.py docs`` writes the README's tables. ``run.py smoke`` runs one
 small cell and checks its row.
 
 Read first: `SETTINGS`.
@@ -16,10 +16,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Row, Rows, Untrusted, grouped, measure, product, read_csv, repeatable, table, trusted
+from anabranch_lab.cells import BINARY, Experiment, Row, Rows, Untrusted, filled, grouped, measure, product, read_csv, repeatable, table, trusted
 from anabranch_lab.programs import json_lines, require_emulator
 
 LAB = Experiment(__file__, __doc__)
+README = LAB.folder / "README.md"
+MEASURED = LAB.folder / "measured"
 SEEDS = (1, 2, 3)
 FAULTS = (
     *("none", "link-cut", "link-degraded", "reflector-killed", "reflector-frozen", "edge-killed", "controller-frozen", "split", "drained"),
@@ -109,7 +111,7 @@ def once(binary: Path, name: str, cell: Row) -> list[Row]:
     return [rounded({**cell, **row, **sample}) for sample in samples or [{}]]
 
 
-@LAB.verb("all", rows=LAB.folder / "measured", binary=BINARY, setting=repeatable(SETTINGS), seeds=SEEDS)
+@LAB.verb("all", rows=MEASURED, binary=BINARY, setting=repeatable(SETTINGS), seeds=SEEDS)
 def all_settings(args) -> int:
     """Runs the cells that have no rows yet, a file for each setting."""
     require_emulator(args.binary)
@@ -193,13 +195,23 @@ TABLES = {
 }
 
 
-@LAB.verb("table", rows=LAB.folder / "measured")
-def show_tables(args) -> None:
-    """Prints the rows: medians over the seeds, with the range."""
+def tables(folder: Path) -> dict[str, str]:
+    """Return the table of each setting: medians over the seeds, with the range."""
+    made = {}
     for name, (lines, heads) in TABLES.items():
-        path = args.rows / f"{name}.csv"
+        path = folder / f"{name}.csv"
         if path.exists():
-            print(table([name, *heads], lines(read_csv(path)), "lr"), end="\n\n")
+            made[name] = table([name, *heads], lines(read_csv(path)), "lr")
+    return made
+
+
+@LAB.verb("table", rows=MEASURED)
+def show_tables(args) -> None:
+    """Prints the tables of rows."""
+    print("\n\n".join(tables(args.rows).values()))
+
+
+LAB.tables_of(README, lambda: filled(README.read_text(), "experiments/live-emulated/measured", tables(MEASURED)))
 
 
 @LAB.verb(binary=BINARY)

@@ -2,8 +2,8 @@
 thesis's Tables 4.3 to 4.5, Figures 4.5 and 4.10 to 4.15.
 
 ``run.py all`` runs every setting on every seed and writes rows to a folder, a file for each
-setting. Cells that have rows are not run again. ``run.py table`` prints our values beside the
-thesis's (in the lab's environment). ``run.py smoke`` runs small worlds and checks their rows.
+setting. Cells that have rows are not run again. ``run.py docs`` writes the README's tables, with our
+values beside the thesis's (in the lab's environment). ``run.py smoke`` runs small worlds and checks their rows.
 
 Read first: `SETTINGS`, `CLAIMS`.
 """
@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Row, Rows, grouped, measure, product, read_csv, repeatable, table
+from anabranch_lab.cells import BINARY, Experiment, Row, Rows, filled, grouped, measure, product, read_csv, repeatable, table
 from anabranch_lab.programs import json_lines
 
 LAB = Experiment(__file__, __doc__)
+README = LAB.folder / "README.md"
+MEASURED = LAB.folder / "measured"
 SEEDS = tuple(range(1, 11))
 #: Columns of a row that hold text.
 WORDS = ("part", "workload", "connectivity", "bottleneck", "counts_viewers", "design", "satisfied_share_by_kbps")
 PLANS = ("balanced", "quality", "quantity")
+WORKLOADS = ("average-day", "large-event", "heavy-tail")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +65,10 @@ def average(*options: object) -> tuple[object, ...]:
 
 SETTINGS: dict[str, Setting] = {
     "tables": Setting(
-        {name: ("--workload", name) for name in ("average-day", "large-event", "heavy-tail")},
+        {name: ("--workload", name) for name in WORKLOADS},
         ("balanced", "quality", "quantity", "cdn", "cdn-1", "om", "ee", "bound"),
     ),
+    "greedy": Setting({name: ("--workload", name) for name in WORKLOADS}, ("balanced", "greedy")),
     "videos": Setting(
         {str(videos): heavy("--videos", videos) for videos in (2_000, 4_000, 6_000, 8_000, 10_000)},
         ("balanced", "quality", "cdn", "cdn-1", "om", "bound"),
@@ -75,7 +79,7 @@ SETTINGS: dict[str, Setting] = {
             for bottleneck in ("source", "reflector", "edge")
             for videos in (2_000, 6_000, 10_000)
         },
-        ("balanced", "quality", "cdn"),
+        ("balanced", "quality", "cdn", "bound"),
     ),
     "edges": Setting(
         {str(edges): average("--videos", 10_000, "--edges", edges) for edges in (100, 500, 1_000, 2_000)},
@@ -87,7 +91,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "weights": Setting(
         {str(weight): heavy("--cost-share", weight) for weight in (0.0, 0.05, 0.1, 0.2, 0.4, 0.7)},
-        ("quality", "balanced"),
+        ("quality", "balanced", "cdn", "cdn-1", "om", "bound"),
     ),
     "passes": Setting(
         {
@@ -280,31 +284,44 @@ def bottlenecks(results: Results) -> str:
     """Return Figure 4.14."""
     lines = []
     for part in SETTINGS["bottleneck"].parts:
-        for design in ("balanced", "quality"):
+        for design in ("balanced", "quality", "bound"):
             cells = []
             for column in ("mean_kbps", "cost_per_satisfied"):
+                if (design, column) == ("bound", "cost_per_satisfied"):
+                    cells.append("")
+                    continue
                 ratios = results.ratios("bottleneck", part, column, (design, "cdn"))
                 cells.append(stated((100 * (value - 1) for value in ratios), 1))
             lines.append([part, design, *cells])
     return table(["Figure 4.14: bottleneck, videos", "design", "bitrate over CDN's %", "cost over CDN's %"], lines, "llr")
 
 
-@LAB.verb("table", rows=LAB.folder / "measured")
+def tables(folder: Path) -> dict[str, str]:
+    """Return the table of each figure."""
+    results = Results(folder)
+    claims = [[*claim[:3], claim[3](results)] for claim in CLAIMS]
+    return {
+        "overview": overview(results),
+        "greedy": axis(results, "greedy", "central greedy: workload", SETTINGS["greedy"].designs),
+        "claims": table(["", "claim", "thesis", "ours"], claims, "lllr"),
+        "passes": axis(results, "passes", "Figure 4.10: videos, passes", ("balanced",)),
+        "videos": axis(results, "videos", "Figure 4.11: videos", SETTINGS["videos"].designs),
+        "edges": axis(results, "edges", "Figure 4.12: edges", SETTINGS["edges"].designs),
+        "connectivity": axis(results, "connectivity", "Figure 4.13: (x, y, z)", SETTINGS["connectivity"].designs),
+        "bottleneck": bottlenecks(results),
+        "weights": axis(results, "weights", "Figure 4.15a: cost share", SETTINGS["weights"].designs),
+        "bitrates": by_bitrate(results),
+        "choices": axis(results, "choices", "settings without a figure", ("balanced",)),
+    }
+
+
+@LAB.verb("table", rows=MEASURED)
 def show_tables(args) -> None:
-    """Prints the tables."""
-    results = Results(args.rows)
-    made = [overview(results)]
-    made.append(table(["", "claim", "thesis", "ours"], [[*claim[:3], claim[3](results)] for claim in CLAIMS], "lllr"))
-    made.append(axis(results, "passes", "Figure 4.10: videos, passes", ("balanced",)))
-    made.append(axis(results, "videos", "Figure 4.11: videos", SETTINGS["videos"].designs))
-    made.append(axis(results, "edges", "Figure 4.12: edges", SETTINGS["edges"].designs))
-    made.append(axis(results, "connectivity", "Figure 4.13: (x, y, z)", SETTINGS["connectivity"].designs))
-    made.append(bottlenecks(results))
-    if results.rows["weights"]:
-        made.append(axis(results, "weights", "Figure 4.15a: cost share", SETTINGS["weights"].designs))
-    made.append(by_bitrate(results))
-    made.append(axis(results, "choices", "settings without a figure", ("balanced",)))
-    print("\n\n".join(made))
+    """Prints the tables of rows."""
+    print("\n\n".join(tables(args.rows).values()))
+
+
+LAB.tables_of(README, lambda: filled(README.read_text(), "experiments/live/measured", tables(MEASURED)))
 
 
 @LAB.verb(binary=BINARY)

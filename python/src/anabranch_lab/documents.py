@@ -43,8 +43,6 @@ TABLES = {
     "broker": (),
     "gather-fairness": ("--brief", "--rows", "experiments/gather-fairness/measured.csv"),
     "gather-paths": (),
-    "live": (),
-    "live-emulated": (),
     "spray-emulated": ("--rows", "experiments/spray-emulated/measured.csv"),
 }
 #: The list of marked numbers, from the root.
