@@ -26,7 +26,12 @@ pub enum OriginAnswer {
     Playlist(String),
     Media(&'static str),
     /// Any object with its media type and cache headers.
-    Cached { kind: &'static str, cache_control: &'static str, age: &'static str, body: &'static str },
+    Cached {
+        kind: &'static str,
+        cache_control: &'static str,
+        age: &'static str,
+        body: &'static str,
+    },
     /// A playlist for requests with this query. Other requests are answered with 401.
     Session(&'static str, String),
     Redirect(String),
