@@ -370,8 +370,8 @@ impl<'a> GetDirectory<'a> {
         Ok(choice)
     }
 
-    /// Checks that the list of entries has every entry that a delete here could take, by the word of
-    /// the first server that answers.
+    /// Checks that the list of entries has every entry that a delete here could take. The first
+    /// server that answers decides.
     async fn check_gaps(
         &self,
         snapshot: Snapshot,

@@ -72,6 +72,13 @@ pub struct Args {
     /// counts as done.
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    ending: Ending,
+}
+
+/// How far the command goes, and its report.
+#[derive(clap::Args)]
+struct Ending {
     /// Show the plan, its rate, the duration and the bytes on each link, and of a directory what
     /// would change at each destination. Change nothing.
     #[arg(long)]
@@ -153,13 +160,13 @@ pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyho
         };
         let topology = view.topology()?;
         let request = request(args, rules, &topology).or_usage()?;
-        if args.dry_run && directory(args.file()).is_some() {
+        if args.ending.dry_run && directory(args.file()).is_some() {
             return super::check::dry_run(&client, &request, output, |size| {
                 show_plan(args, &topology, &request, size)
             })
             .await;
         }
-        if args.dry_run {
+        if args.ending.dry_run {
             let length = tokio::select! {
                 length = client.ask_source(&request) => length?,
                 () = &mut asked_to_end => return nothing_sent(),
@@ -167,11 +174,11 @@ pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyho
             return show_plan(args, &topology, &request, ByteCount::new(length));
         }
         // Made now: a mistake in its name shows before anything is sent.
-        let errors = args.errors.as_deref().map(ErrorsFile::create).transpose().or_usage()?;
+        let errors = args.ending.errors.as_deref().map(ErrorsFile::create).transpose().or_usage()?;
         // Not interrupted half way: a transfer with an unknown number could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;
         let (SubmitResult::New(id) | SubmitResult::Attached(id)) = submitted;
-        if args.detach {
+        if args.ending.detach {
             let is_attached = submitted == SubmitResult::Attached(id);
             match output.json {
                 true => outln!("{}", serde_json::json!({ "transfer": id, "attached": is_attached })),
