@@ -73,6 +73,8 @@ test: setup ## Everything that continuous integration runs
 	$(call smoke,rehdfs,smoke --binary target/debug/anabranch)
 	$(call smoke,recipes,smoke --binary target/debug/anabranch)
 	$(call smoke,live-emulated,smoke --binary target/debug/anabranch)
+	$(call smoke,live-speed,smoke --binary target/debug/anabranch)
+	$(call smoke,live-browser,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-players,smoke --binary target/debug/anabranch)
 	$(call smoke,broker-schedules,smoke --binary target/debug/anabranch)
 	$(call smoke,spray-emulated,smoke --binary target/debug/anabranch)

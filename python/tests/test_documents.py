@@ -98,7 +98,8 @@ def _in_word(text: str, at: int) -> bool:
 
 #: Experiments whose ``run.py docs`` writes tables of a document.
 WRITTEN = [
-    *("circuit", "codedbulk-throughput", "datasets", "gather-small", "live-speed"),
+    *("circuit", "codedbulk-throughput", "datasets", "gather-small", "live", "live-browser", "live-emulated"),
+    "live-speed",
     *("recipes", "rehdfs", "shuffle-trace", "spray"),
 ]
 
