@@ -6,7 +6,8 @@
 // and the stalls. `--shots FOLDER` keeps screenshots of the player and of the controller's page.
 //
 // The delay is the clock's time minus EXT-X-PROGRAM-DATE-TIME of the shown picture, which the
-// source sets when a segment begins. Needs: ffmpeg, chromium, and `npm ci` here. Read `Stage` first.
+// source sets when a segment begins. Needs: ffmpeg, chromium, and `npm ci` here. Read `Stage`
+// first.
 
 import { execFileSync, spawn } from "node:child_process";
 import { createReadStream, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";

@@ -336,7 +336,7 @@ fn partly_held_channels_leave_a_small_gap() {
 
 /// The aim is 1 %. On other networks `docs/live.md` lists 1.2 to 1.4 %.
 #[test]
-fn large_event_gap_is_below_one_and_a_half_percent() {
+fn large_event_gap_is_below_1_5_percent() {
     for seed in 1..=3 {
         let program = window(WorkloadKind::LargeEvent, 4_144, Priority::Balanced, seed);
         let optimiser = Optimiser { passes: 6, ..Optimiser::default() };
