@@ -195,6 +195,8 @@ pub struct Cutter {
     last_begins: Vec<Option<MediaTime>>,
     /// Duration of a frame and of a part.
     frame: Option<(Duration, Duration)>,
+    /// Begin of the stream's first frame, until the second one is measured.
+    first_frame: Option<MediaTime>,
     is_discontinuous: bool,
     samples_dropped: u64,
     cuts: VecDeque<Cut>,
@@ -232,6 +234,7 @@ impl Cutter {
             joined_cell: None,
             last_begins: Vec::new(),
             frame: None,
+            first_frame: None,
             is_discontinuous: false,
             samples_dropped: 0,
             cuts: VecDeque::new(),
@@ -267,7 +270,7 @@ impl Cutter {
         self.reached = vec![MediaTime::default(); init.tracks.len()];
         self.waiting_bytes = 0;
         self.last_begins = vec![None; init.tracks.len()];
-        self.frame = None;
+        (self.frame, self.first_frame) = (None, None);
         self.is_discontinuous |= self.init.is_some();
         self.cuts.push_back(Cut::Init(init.bytes.clone()));
         self.init = Some(init);
@@ -436,14 +439,20 @@ impl Cutter {
         true
     }
 
-    /// Derives the duration of a part from the first frame: the number of whole frames nearest to
-    /// the target.
+    /// Derives the duration of a part from the shorter one of the first two frames: the number of
+    /// whole frames nearest to the target. ffmpeg lengthens the first frame of a stream by the delay
+    /// of its audio encoder.
     fn measure_frame(&mut self, begin: MediaTime, end: MediaTime) {
-        if self.frame.is_some() {
+        let is_first = self.frame.is_none();
+        if !is_first && self.first_frame.is_none_or(|first| first == begin) {
             return;
         }
-        let frame = end.saturating_since(begin);
+        self.first_frame = is_first.then_some(begin);
         let target = self.config.part_target;
+        let frame = end.saturating_since(begin);
+        if self.frame.is_some_and(|(first, _)| first <= frame.min(target)) {
+            return;
+        }
         let frames = (target.as_ns() + frame.as_ns() / 2).checked_div(frame.as_ns()).unwrap_or(0).max(1);
         let part = if frame == Duration::ZERO || frame > target {
             target

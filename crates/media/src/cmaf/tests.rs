@@ -215,6 +215,33 @@ fn timeline_slot_without_key_frame_keeps_its_segment_number() {
     assert_eq!(segments, [(7, 0, true), (8, 3_800, false), (9, 5_800, false), (10, 6_000, true)]);
 }
 
+/// #50: ffmpeg's first frame lasts 23 ms longer beside AAC. Parts of 160 ms left a short one at the
+/// end of each segment, which hls.js skipped.
+#[test]
+fn longer_first_frame_does_not_shorten_parts() {
+    const DELAY_TICKS: u64 = 297;
+    let mut stream = items(VIDEO_GOP, usize::MAX);
+    let samples = stream.iter_mut().filter_map(|item| match item {
+        Item::Sample(sample) => Some(sample),
+        Item::Init(_) => None,
+    });
+    for (number, sample) in samples.enumerate() {
+        if number == 0 {
+            sample.duration_ticks += DELAY_TICKS as u32;
+        } else {
+            sample.decode_ticks += DELAY_TICKS;
+        }
+    }
+    let cuts = cut(stream, config(OWN));
+    // The longer frame is in the first segment.
+    let parts = from_segment(&cuts, 8).iter().filter_map(|cut| match cut {
+        Cut::PartEnd { duration, .. } => Some(duration.as_us()),
+        _ => None,
+    });
+    let parts: Vec<u64> = parts.collect();
+    assert!(parts.len() > 20 && parts[..parts.len() - 1].iter().all(|us| *us == 200_000), "{parts:?}");
+}
+
 #[test]
 fn part_at_24_frames_per_second_has_five_frames() {
     let mut stream = items(VIDEO_GOP, usize::MAX);
