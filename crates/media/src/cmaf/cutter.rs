@@ -168,6 +168,15 @@ struct FragmentEnd {
     ends_part: bool,
 }
 
+/// Durations that follow from a stream's first frames.
+#[derive(Copy, Clone, Debug)]
+struct FrameTiming {
+    frame: Duration,
+    part: Duration,
+    /// Begin of the first frame, until the second one is measured.
+    first_begin: Option<MediaTime>,
+}
+
 /// Cuts samples into segments and parts.
 ///
 /// Memory: at most [`WAITING_BYTES_MAX`] of samples, and the cuts that have not been polled.
@@ -193,10 +202,7 @@ pub struct Cutter {
     joined_cell: Option<u64>,
     /// Decode time of the last sample of each track.
     last_begins: Vec<Option<MediaTime>>,
-    /// Duration of a frame and of a part.
-    frame: Option<(Duration, Duration)>,
-    /// Begin of the stream's first frame, until the second one is measured.
-    first_frame: Option<MediaTime>,
+    timing: Option<FrameTiming>,
     is_discontinuous: bool,
     samples_dropped: u64,
     cuts: VecDeque<Cut>,
@@ -233,8 +239,7 @@ impl Cutter {
             next_number: first,
             joined_cell: None,
             last_begins: Vec::new(),
-            frame: None,
-            first_frame: None,
+            timing: None,
             is_discontinuous: false,
             samples_dropped: 0,
             cuts: VecDeque::new(),
@@ -243,7 +248,7 @@ impl Cutter {
 
     /// Upper bound of the durations of parts. `None` before the first frame.
     pub fn part_target(&self) -> Option<Duration> {
-        self.frame.map(|(_, part)| part)
+        self.timing.map(|timing| timing.part)
     }
 
     /// Marks the next segment as discontinuous, for a stream that continues another stream.
@@ -270,7 +275,7 @@ impl Cutter {
         self.reached = vec![MediaTime::default(); init.tracks.len()];
         self.waiting_bytes = 0;
         self.last_begins = vec![None; init.tracks.len()];
-        (self.frame, self.first_frame) = (None, None);
+        self.timing = None;
         self.is_discontinuous |= self.init.is_some();
         self.cuts.push_back(Cut::Init(init.bytes.clone()));
         self.init = Some(init);
@@ -365,7 +370,7 @@ impl Cutter {
     /// until the end of its cell, then the next number.
     pub fn expected_number(&self) -> Option<u64> {
         let open = self.open.as_ref()?;
-        let ((epoch, _), (frame, _)) = (self.cell_zero?, self.frame?);
+        let ((epoch, _), FrameTiming { frame, .. }) = (self.cell_zero?, self.timing?);
         let cell = self.cell_of(add(open.part_begin, half(frame)), epoch);
         Some(if cell > open.cell { open.number + 1 } else { open.number })
     }
@@ -427,7 +432,7 @@ impl Cutter {
         };
         open.is_part_independent |= is_sync;
         open.samples.push(sample);
-        let (frame, part) = self.frame.expect("the frame was measured above");
+        let FrameTiming { frame, part, .. } = self.timing.expect("the frame was measured above");
         let reached = add(end, half(frame)).saturating_since(open.part_begin);
         let share = u64::from(open.fragments + 1);
         let of = u64::from(self.config.fragments_per_part);
@@ -440,19 +445,22 @@ impl Cutter {
     }
 
     /// Derives the duration of a part from the shorter one of the first two frames: the number of
-    /// whole frames nearest to the target. ffmpeg lengthens the first frame of a stream by the delay
-    /// of its audio encoder.
+    /// whole frames nearest to the target. ffmpeg lengthens the first frame of a stream by the
+    /// delay of its audio encoder.
     fn measure_frame(&mut self, begin: MediaTime, end: MediaTime) {
-        let is_first = self.frame.is_none();
-        if !is_first && self.first_frame.is_none_or(|first| first == begin) {
-            return;
-        }
-        self.first_frame = is_first.then_some(begin);
         let target = self.config.part_target;
         let frame = end.saturating_since(begin);
-        if self.frame.is_some_and(|(first, _)| first <= frame.min(target)) {
-            return;
+        if let Some(timing) = &mut self.timing {
+            let is_second = timing.first_begin.is_some_and(|first| first != begin);
+            if !is_second {
+                return;
+            }
+            timing.first_begin = None;
+            if timing.frame <= frame.min(target) {
+                return;
+            }
         }
+        let first_begin = self.timing.is_none().then_some(begin);
         let frames = (target.as_ns() + frame.as_ns() / 2).checked_div(frame.as_ns()).unwrap_or(0).max(1);
         let part = if frame == Duration::ZERO || frame > target {
             target
@@ -460,7 +468,7 @@ impl Cutter {
             // Rounded up to a microsecond, the resolution of playlists.
             Duration::from_us((frame.as_ns() * frames).div_ceil(1_000))
         };
-        self.frame = Some((frame.min(target), part));
+        self.timing = Some(FrameTiming { frame: frame.min(target), part, first_begin });
     }
 
     /// The cell whose segment begins with this sample. `None` if the sample begins no segment.
@@ -474,7 +482,7 @@ impl Cutter {
             }
             let cell = self.cell_of(begin, epoch);
             let into_cell = (begin.as_ns() - epoch.as_ns()) % self.config.segment_target.as_ns();
-            let (frame, _) = self.frame?;
+            let FrameTiming { frame, .. } = self.timing?;
             // If no frame fits before the stream's first sample, it is also the first sample of its
             // cell.
             let is_begin_seen = into_cell < frame.as_ns();
