@@ -30,9 +30,9 @@ def require_programs() -> None:
         A program is missing.
     """
     if missing := [name for name in ("node", "chromium", "ffmpeg") if shutil.which(name) is None]:
-        raise Skipped(f"a player in a browser needs {', '.join(missing)}")
+        raise Skipped(f"players in a browser need {', '.join(missing)}")
     if not (LAB.folder / "node_modules").is_dir():
-        raise Skipped("a player in a browser needs `npm ci` in experiments/live-browser")
+        raise Skipped("players in a browser need `npm ci` in experiments/live-browser")
 
 
 def once(binary: Path, *options: object) -> Row:
