@@ -33,6 +33,7 @@ window.log = []; window.errors = []; window.asked = performance.now(); window.sh
 hls.on(Hls.Events.ERROR, (_, data) => window.errors.push({ at: Date.now(), what: data.details + " " + (data.response ? data.response.code : "") }));
 hls.loadSource(location.hash.slice(1)); hls.attachMedia(video);
 let last = -1, moved = performance.now();
+window.open = () => { const stall = performance.now() - moved; return stall >= ${STALL_MS} ? stall : 0; };
 setInterval(() => {
   const now = performance.now(), at = video.currentTime;
   if (at > last && last >= 0 && window.shown === null) window.shown = now - window.asked;
@@ -175,7 +176,10 @@ async function measure(binary, { before, after, shots }) {
     stage.kill(victim);
     await sleep(after);
     if (shots) await shot("after");
-    const { log, errors, shown } = await viewer.evaluate(() => ({ log: window.log, errors: window.errors, shown: window.shown }));
+    const seen = () => ({ log: window.log, errors: window.errors, shown: window.shown, open: window.open(), now: Date.now() });
+    const { log, errors, shown, open, now } = await viewer.evaluate(seen);
+    // A stall that goes on is one, too.
+    if (open > 0) log.push({ stall: open, until: now });
     const behind = (from, to) => log.filter((one) => one.at > from && one.at <= to).map((one) => one.behind);
     const stalls = (from, to) => log.filter((one) => one.until > from && one.until <= to).map((one) => one.stall / 1000);
     const end = Date.now();
@@ -190,6 +194,7 @@ async function measure(binary, { before, after, shots }) {
       stalls_before: stalls(killed_at - 1000 * before + 3000, killed_at).length,
       stalls_after: stalls(killed_at, end).length,
       stalled_after_s: rounded(stalls(killed_at, end).reduce((sum, one) => sum + one, 0)),
+      plays_on: open === 0,
       errors: errors.map((one) => `${one.what} at ${rounded((one.at - killed_at) / 1000)} s`).join("; "),
     };
   } catch (error) {

@@ -47,7 +47,14 @@ def all_runs(args) -> int:
     require_programs()
     rows = Rows(args.rows, ["run"], line_end="\n")
     cells = [{"run": number} for number in range(1, args.runs + 1)]
-    return measure(rows, cells, lambda _: once(args.binary) | {"commit": commit()})
+
+    def run(_: Row) -> Row:
+        row = once(args.binary) | {"commit": commit()}
+        # Stalls say it in the rows.
+        del row["plays_on"]
+        return row
+
+    return measure(rows, cells, run)
 
 
 def tables() -> dict[str, str]:
@@ -67,9 +74,9 @@ def smoke(args) -> None:
     check_tables()
     require_programs()
     row = once(args.binary, "--before", 5, "--after", 8)
-    # A busy machine stalls a player; only a player that never goes on is a failure.
-    if row["behind_after_s"] is None or row["first_picture_s"] is None:
-        raise Failed(f"no picture after the reflector died: {row}")
+    # A busy machine stalls a player; only a player that stands still at the end is a failure.
+    if not row["plays_on"]:
+        raise Failed(f"the picture stands still after the reflector died: {row}")
     print(f"live-browser: {numbers([row], 'behind_after_s')[0]:.1f} s behind the source after the reflector died")
 
 

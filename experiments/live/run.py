@@ -241,9 +241,9 @@ CLAIMS: tuple[tuple[str, str, str, Callable[[Results], str]], ...] = (
     ("", "the same (quality)", "1.24", ratio("tables", "heavy-tail", "satisfied_share", "quality", "cdn")),
     ("", "OM: fewer at their bitrate than the plan, %", "44", less("heavy-tail", "satisfied_share", "om", "balanced")),
     ("Figure 4.11", "viewers at their bitrate, OM to CDN", "below 1", ratio("videos", "10000", "satisfied_share", "om", "cdn")),
+    ("", "bitrate, CDN-1 to CDN", "a little above 1", ratio("videos", "10000", "mean_kbps", "cdn-1", "cdn")),
     ("Figure 4.15a", "bitrate to OM's, cost share 0.1 (quality)", "1.5", ratio("weights", "0.1", "mean_kbps", "quality", "om")),
     ("", "bitrate to CDN-1's (quality)", "1.5", ratio("weights", "0.1", "mean_kbps", "quality", "cdn-1")),
-    ("Figure 4.11", "bitrate, CDN-1 to CDN", "a little above 1", ratio("videos", "10000", "mean_kbps", "cdn-1", "cdn")),
 )
 
 

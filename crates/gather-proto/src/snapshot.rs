@@ -37,8 +37,8 @@ pub enum SnapshotPart {
     List,
     /// The list, and behind it the contents of all files.
     Stream,
-    /// A line about entries that the list lacks: on other file systems, or of special kinds. Empty
-    /// without such entries.
+    /// A line about entries that the list lacks: on other file systems, of special kinds, or yet to
+    /// be written by a transfer. Empty for a complete list.
     Gaps,
 }
 

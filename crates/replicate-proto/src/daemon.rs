@@ -4,9 +4,9 @@
 //! Commands of one transfer are executed one after the other, in the order of their arrival
 //! (otherwise an attempt might be installed after its removal). Commands of different transfers run
 //! in parallel. Two transfers never change one file at the same time: the later one waits for the
-//! end of the earlier one for [`PATH_WAIT`], and is then refused. An attempt begins only if there
-//! is room for it ([`room`]). A file whose hash is announced early is finished when its sinks are
-//! done.
+//! end of the earlier one for [`PATH_WAIT`], and is then refused. An inquiry about a directory
+//! waits until no other transfer writes it. An attempt begins only if there is room for it
+//! ([`room`]). A file whose hash is announced early is finished when its sinks are done.
 //!
 //! Sans-IO: time comes in as `now`. Work that needs files, sockets or much time is a [`Job`] for
 //! the driver, at most one per transfer at a time, which ends with [`Daemon::handle_done`]. After

@@ -93,9 +93,7 @@ fn differences(view: &TransferView) -> String {
     let mut lines = Vec::new();
     for d in &view.destinations {
         match (&d.verdict, &d.comparison) {
-            (_, Some(found)) if found.differences() > 0 => {
-                lines.extend(comparison::lines(&d.site, found, Location::There))
-            }
+            (_, Some(found)) => lines.extend(comparison::lines(&d.site, found, Location::There)),
             (Some(Verdict::Done), _) => lines.push(format!("{}: equal", d.site)),
             // The line about the failure says more.
             _ => {}

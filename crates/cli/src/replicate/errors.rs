@@ -1,6 +1,7 @@
 //! The file of `--errors`: entries that destinations left, and destinations without the data.
 
 use anabranch_replicate::wire::{DestinationView, TransferView};
+use anabranch_replicate_proto::coordinator::Verdict;
 use anabranch_units::text::printable;
 use anyhow::Context as _;
 use std::fs::File;
@@ -46,6 +47,8 @@ fn of_destination(d: &DestinationView) -> String {
         add("more", &format!("{unnamed} entries"));
     }
     match &d.verdict {
+        // No list names entries that the source left out.
+        Some(Verdict::Conflict { reason }) if all == 0 => add("conflict", reason),
         Some(verdict) if verdict.is_delivered() => {}
         Some(verdict) => add("failed", verdict.reason().unwrap_or_default()),
         None => add("failed", "the transfer ended before"),
@@ -58,7 +61,6 @@ mod tests {
     use super::*;
     use crate::replicate::status::tests::view;
     use anabranch_replicate_proto::control::{EntryCounts, LeftCause, LeftEntry};
-    use anabranch_replicate_proto::coordinator::Verdict;
 
     #[test]
     fn errors_name_entries_and_destinations() {

@@ -112,20 +112,28 @@ pub fn end_broken_off(place: &Place, found: &TreeStream, memory_max: u64) -> io:
     end_writing(place, Some(&record))
 }
 
-/// Returns a line about a directory that lacks entries because a transfer writes it, or broke off
-/// while it wrote. `None` for a complete directory.
+/// Returns a line about a directory that lacks entries because a transfer writes it or a directory
+/// around it, or broke off while it wrote. `None` for a complete directory. Ask before and after a
+/// scan: a transfer may end meanwhile.
 ///
 /// Errors: the system's.
-pub fn half_written(place: &Place) -> io::Result<Option<&'static str>> {
-    let sending = place.working_name(SENDING);
-    match rustix::fs::statat(place.folder(), &*sending, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(_) => Ok(Some(
-            "a transfer writes it, or broke off while it wrote, so --delete could delete entries elsewhere that are \
-             yet to come: end that transfer first",
-        )),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => at(place.path(), Err(errno)),
+pub fn half_written(folder: &Folder, name: &Name) -> io::Result<Option<&'static str>> {
+    let path = Path::new(name.as_str());
+    for above in path.ancestors().filter_map(Path::to_str).filter(|above| !above.is_empty()) {
+        let place = folder.place(&folder.name(above)?, false)?;
+        let sending = place.working_name(SENDING);
+        match rustix::fs::statat(place.folder(), &*sending, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => {
+                return Ok(Some(
+                    "a transfer writes it, or broke off while it wrote, so --delete could delete entries elsewhere \
+                     that are yet to come: end that transfer first",
+                ));
+            }
+            Err(Errno::NOENT) => {}
+            Err(errno) => return at(place.path(), Err(errno)),
+        }
     }
+    Ok(None)
 }
 
 /// Saves the manifest of a transfer beside its directory: after a kill, files that the transfer
@@ -368,7 +376,9 @@ pub fn compare(
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         _ => scanned(&Place::of(path)?, memory_max)?,
     };
-    surplus(path, before.as_ref(), &manifest, rules)?;
+    if rules.delete.is_some() {
+        surplus(path, before.as_ref(), &manifest, rules)?;
+    }
     manifest.compare(before.as_ref(), Some(&Filter::default())).map_err(io::Error::other)
 }
 

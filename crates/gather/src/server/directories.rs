@@ -44,7 +44,8 @@ pub struct Snapshot {
     stream: TreeStream,
     /// BLAKE3 hash of the list of entries.
     list_hash: [u8; 32],
-    /// Line about entries that the list lacks; empty without such entries.
+    /// Line about entries that the list lacks, or may lack while a transfer writes; empty for a
+    /// complete list.
     gaps: String,
     /// Time at which its scan began.
     begun_at: Instant,
@@ -233,6 +234,11 @@ impl Directories {
 
     fn scan(&self, name: String) -> io::Result<Arc<Snapshot>> {
         let begun_at = Instant::now();
+        // The working files of the served folder itself lie outside of it.
+        let below = directory(&name).filter(|path| *path != ".");
+        let half_written =
+            || below.map_or(Ok(None), |path| half_written(&self.folder, &self.folder.name(path)?));
+        let half_written_before = half_written()?;
         let tree = Tree::below(&self.folder, Path::new(directory(&name).unwrap_or(&name)))?;
         let root = tree.root()?.expect("a directory has a root");
         let path = lock(&self.indexes).path(&name);
@@ -241,10 +247,7 @@ impl Directories {
         let (stream, scan) =
             TreeStream::scan_included(&tree, &Filter::default(), index.as_ref(), self.memory_max / 2)?;
         scan.whole()?;
-        // The working files of the served folder itself lie outside of it.
-        let half_written = directory(&name)
-            .filter(|path| *path != ".")
-            .map_or(Ok(None), |path| half_written(&self.folder.place(&self.folder.name(path)?, false)?))?;
+        let half_written = half_written_before.or(half_written()?);
         let gaps = half_written.map(str::to_owned).or_else(|| scan.counts.gaps()).unwrap_or_default();
         let list_hash = *blake3::hash(stream.manifest().head()).as_bytes();
         let snapshot = Arc::new(Snapshot { name, stream, list_hash, gaps, begun_at });

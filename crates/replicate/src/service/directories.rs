@@ -94,11 +94,11 @@ fn now() -> FileTime {
     FileTime::new(seconds, since.subsec_nanos().into()).expect("below a second")
 }
 
-/// Checks whether a source may have entries deleted elsewhere: it has some, and all were read.
-fn check_source(name: &Name, place: &Place, counts: &Counts) -> io::Result<()> {
+/// Checks whether a source may have entries deleted elsewhere: it has some, all were read, and no
+/// transfer is writing them.
+fn check_source(name: &Name, half_written: Option<&str>, counts: &Counts) -> io::Result<()> {
     let refused = |reason: String| Err(io::Error::other(format!("{name}/: {reason}: nothing was sent")));
-    let half_written = half_written(place)?.map(str::to_owned);
-    if let Some(gaps) = half_written.or_else(|| counts.gaps()) {
+    if let Some(gaps) = half_written.map(str::to_owned).or_else(|| counts.gaps()) {
         return refused(gaps);
     }
     if counts.files + counts.directories + counts.symbolic_links + counts.hard_links == 0 {
@@ -235,14 +235,16 @@ impl Directories {
         let read = |tree: &Tree, index: Option<&Index>| {
             TreeStream::scan_included(tree, &filter, index, memory_max / 2)
         };
+        let deletes = rules.is_some_and(|rules| rules.delete.is_some());
+        let half_written_before = if deletes { half_written(folder, name)? } else { None };
         let (stream, scan) = self.scan(folder, name, read)?;
         // Deletes and comparisons need every entry.
         let is_exact = rules.is_some_and(|rules| rules.delete.is_some() || rules.compare);
         if is_exact || scan.counts.unreadable > 0 {
             scan.whole()?;
         }
-        if rules.is_some_and(|rules| rules.delete.is_some()) {
-            check_source(name, &folder.place(name, false)?, &scan.counts)?;
+        if deletes {
+            check_source(name, half_written_before.or(half_written(folder, name)?), &scan.counts)?;
         }
         let source = Source { stream: Arc::new(stream), left_out: scan.problem };
         // A question has no transfer whose end drops it. Without an inquiry the filter is unknown.
@@ -274,9 +276,10 @@ impl Directories {
         }
     }
 
-    /// Drops scans of a directory that was written since.
+    /// Drops scans of a directory that was written since, and of directories in it and around it.
     fn forget_scans(&self, name: &Name) {
-        lock(&self.sinks).retain(|(_, of), _| of != name);
+        let is_within = |inner: &Name, outer: &Name| inner.is_below(&Some(outer.as_str().to_owned()));
+        lock(&self.sinks).retain(|(_, of), _| of != name && !is_within(of, name) && !is_within(name, of));
     }
 
     /// Drops what belongs to an ended transfer.
