@@ -10,6 +10,8 @@ if ! cmp --silent pyproject.toml "$VENV/installed.toml"; then
   cp pyproject.toml "$VENV/installed.toml"
 fi
 "$VENV/bin/ruff" check
+# Programs outside the package: undefined and unused names.
+"$VENV/bin/ruff" check --quiet --isolated --select E9,F ../experiments ../clients ../crates
 "$VENV/bin/ruff" format --check --quiet
 "$VENV/bin/mypy"
 "$VENV/bin/pytest"

@@ -80,7 +80,7 @@ class Announcer:
         # Until when an agent that did not answer in time is not asked.
         self._away_until = float("-inf")
         # A list's append and pop are whole under threads.
-        self._idle = []  # type: List[Tuple[int, socket.socket]]
+        self._idle: List[Tuple[int, socket.socket]] = []
 
     def announce(self, sock: Any, coflow: str, size_bytes: int) -> "Flow":
         """Say that a connected TCP socket has so much to send for a coflow, in all.

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, ROOT, TRIES, Experiment, Option, Row, Rows, SiteTask, format_row, grouped, measure, product, read_csv, table, write_csv
+from anabranch_lab.cells import BINARY, ROOT, TRIES, Experiment, Option, Row, Rows, SiteTask, format_row, grouped, measure, product, read_csv, table, until_trusted, write_csv
 from anabranch_lab.programs import Failed, json_lines, require_emulator
 from anabranch_lab.programs import topology as network_of
 
