@@ -72,6 +72,16 @@ SETTINGS: dict[str, Setting] = {
         {fault: ("--fault", fault) for fault in FAULTS},
         ("--channels", 12, "--rate", "12Mbit/s", "--apart", 0, "--seconds", 24, "--kind", "buffering"),
     ),
+    # The same faults under the load of Figure 4.16: 200 channels, which begin together.
+    "loaded": Setting(
+        {fault: ("--fault", fault) for fault in FAULTS},
+        (*SCALED, "--edges", 2, "--channels", 200, "--apart", 0, "--seconds", 45, "--kind", "buffering"),
+    ),
+    # Joins through three cold tiers: each channel has one viewer, and no object is cached.
+    "joins": Setting(
+        {"10 ms": ("--link-delay", "10ms"), "5 ms": ("--link-delay", "5ms")},
+        ("--dns", "--channels", 30, "--rate", "100Mbit/s", "--apart", 1, "--seconds", 10, "--kind", "buffering"),
+    ),
     # Figure 4.16: one further channel each second, up to 200.
     "load": Setting(
         {mode: ("--mode", mode) for mode in MODES},
@@ -151,6 +161,15 @@ def faults_table(rows: list[Row]) -> list[list[object]]:
     return lines
 
 
+def joins_table(rows: list[Row]) -> list[list[object]]:
+    """Return a line for each delay of a link."""
+    columns = ("join_ms_p50", "join_ms_p99", "get_ms_p50", "get_ms_p99")
+    return [
+        [part, group[0]["channels"], *(shown(of(group, column), 0) for column in columns), len(group)]
+        for (part,), group in grouped(rows, "part").items()
+    ]
+
+
 def load_table(rows: list[Row]) -> list[list[object]]:
     """Return a line for each number of viewers and design. Rates are in the scale of the original
     testbed."""
@@ -188,6 +207,8 @@ def events_table(rows: list[Row]) -> list[list[object]]:
 SERVICE = ["kbit/s watched", "below Optimal %", "kbit/s received", "join ms of new viewers", "longest", "stalled %", "seeds"]
 TABLES = {
     "faults": (faults_table, ["viewers", "joined", "join ms", "kbit/s", "stalls", "stalled s", "longest gap s", "refused", "failed", "seeds"]),
+    "loaded": (faults_table, ["viewers", "joined", "join ms", "kbit/s", "stalls", "stalled s", "longest gap s", "refused", "failed", "seeds"]),
+    "joins": (joins_table, ["viewers", "from the DNS question ms", "longest", "from GET to the first byte of video ms", "longest", "seeds"]),
     "load": (load_table, ["design", *SERVICE]),
     "buffers": (load_table, ["design", *SERVICE]),
     "degraded": (events_table, ["design", "kbit/s watched", "kbit/s received", "new viewers without video", "stalled %", "seeds"]),

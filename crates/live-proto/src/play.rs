@@ -15,12 +15,14 @@
 
 mod listing;
 mod measurements;
+mod opening;
 mod player;
 #[cfg(test)]
 mod tests;
 mod urls;
 
 pub use measurements::{Ages, JoinTimes, Measurements, PlayCounts};
+pub(crate) use opening::opening_targets;
 pub use player::Player;
 pub use urls::join_url;
 

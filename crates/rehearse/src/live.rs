@@ -21,7 +21,7 @@ pub use scenario::EmulatedSystem;
 use crate::fleet::Fleet;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState, RATE_MIN};
 use anabranch_live::players::PlayerReport;
-use anabranch_live_proto::play::PlayerKind;
+use anabranch_live_proto::play::{JoinTimes, PlayerKind};
 use anabranch_units::{BitRate, Duration as Span, LinkId, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use audience::{Audience, OnInterrupt};
@@ -155,6 +155,9 @@ pub struct Cell {
     /// Channels whose viewers begin together, 30 s after the others.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub late: u64,
+    /// Paths of the viewers.
+    #[command(flatten)]
+    pub paths: Paths,
     /// Decisions that the nodes follow.
     #[arg(long, value_name = "MODE", default_value = "hybrid")]
     pub mode: Mode,
@@ -179,6 +182,17 @@ pub struct Cell {
     /// 99th percentile of the emulator's lateness above which a run is not to be trusted, in microseconds.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 2000)]
     pub lateness: u64,
+}
+
+/// Paths of the viewers.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Paths {
+    /// Delay of each link between tiers, and of each link to viewers. By default 5 ms and 2 ms.
+    #[arg(long, value_name = "TIME")]
+    pub link_delay: Option<Span>,
+    /// Viewers ask a DNS server beside their edge for their edge.
+    #[arg(long)]
+    pub dns: bool,
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -257,6 +271,10 @@ pub struct JoinFigures {
     pub join_ms_p50: Option<f64>, // tidy-allow: quantity (a row for figures)
     /// 99th percentile of the join time.
     pub join_ms_p99: Option<f64>, // tidy-allow: quantity (a row for figures)
+    /// Median time from the request for the first segment or part to its first byte.
+    pub get_ms_p50: Option<f64>, // tidy-allow: quantity (a row for figures)
+    /// 99th percentile of this time.
+    pub get_ms_p99: Option<f64>, // tidy-allow: quantity (a row for figures)
 }
 
 /// Service of the viewers.
@@ -314,7 +332,7 @@ pub struct Conditions {
 /// Errors: as [`Cell::check`]; an error of the operating system; programs that do not start.
 pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     cell.check()?;
-    let testbed = Testbed::new(cell.rate, cell.edges as usize)?;
+    let testbed = Testbed::new(cell.rate, cell.edges as usize, cell.paths.link_delay)?;
     let options = EmulationOptions {
         seed: Seed::new(cell.seed),
         lateness_p99_max: Span::from_us(cell.lateness),
@@ -326,7 +344,8 @@ pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     let whole = cell.begin(cell.channels - 1) + Duration::from_secs(cell.seconds);
     let began = Instant::now();
     let viewers = audience::of_cell(cell, &testbed, &emulation);
-    let audience = Audience::start(&emulation, viewers, whole, OnInterrupt::EndProcess)?;
+    let dns = audience::dns_servers(cell, &testbed, &emulation);
+    let audience = Audience::start(&emulation, viewers, &dns, whole, OnInterrupt::EndProcess)?;
     let sampled = audience.sample((LEAD, whole), Duration::from_secs(cell.sample));
     std::thread::sleep(cell.fault_at().saturating_sub(began.elapsed()));
     run.fail(cell, &testbed, &emulation)?;
@@ -365,7 +384,10 @@ impl Run {
             cell.fault.has_etcd().then(|| Members::start(&mut fleet, testbed, emulation)).transpose()?;
         let controllers = start_controllers(&mut fleet, &overlay, emulation, etcd.as_ref())?;
         let addresses: Vec<String> = controllers.iter().map(|(address, _)| address.clone()).collect();
-        let daemons = Daemons::start(overlay, fleet, emulation, addresses, etcd.is_some())?;
+        let mut daemons = Daemons::start(overlay, fleet, emulation, addresses, etcd.is_some())?;
+        if cell.paths.dns {
+            daemons.start_dns(emulation)?;
+        }
         Ok(Self { daemons, controllers, etcd })
     }
 
@@ -486,15 +508,30 @@ fn optimal_kbps(cell: &Cell) -> f64 {
     room.min(most * viewers) / viewers / 1_000.0
 }
 
+fn joins(reports: &[PlayerReport]) -> JoinFigures {
+    let sorted = |of: &dyn Fn(&JoinTimes) -> Option<Span>| {
+        let times = reports.iter().filter_map(|report| of(&report.measurements.join));
+        let mut times: Vec<f64> = times.map(|time| time.as_secs_f64() * 1_000.0).collect();
+        times.sort_by(f64::total_cmp);
+        times
+    };
+    let nth = |times: &[f64], share: f64| {
+        let at = ((times.len() as f64 * share).ceil() as usize).saturating_sub(1);
+        times.get(at).copied()
+    };
+    let joins = sorted(&|join| join.first_byte);
+    let gets = sorted(&|join| Some(join.first_byte? - join.requested?));
+    JoinFigures {
+        joined: joins.len(),
+        join_ms_p50: nth(&joins, 0.5),
+        join_ms_p99: nth(&joins, 0.99),
+        get_ms_p50: nth(&gets, 0.5),
+        get_ms_p99: nth(&gets, 0.99),
+    }
+}
+
 fn row(cell: &Cell, reports: &[PlayerReport], samples: Vec<Sample>, conditions: Conditions) -> Row {
     let measured = || reports.iter().map(|report| &report.measurements);
-    let mut joins: Vec<f64> =
-        measured().filter_map(|m| m.join.first_byte).map(|time| time.as_secs_f64() * 1_000.0).collect();
-    joins.sort_by(f64::total_cmp);
-    let nth = |share: f64| {
-        let at = ((joins.len() as f64 * share).ceil() as usize).saturating_sub(1);
-        joins.get(at).copied()
-    };
     let watched = measured().filter(|m| m.join.first_byte.is_some());
     let kbps: f64 = watched.filter_map(|m| m.bitrate).map(|rate| rate.as_bps() as f64 / 1_000.0).sum();
     let longest = |of: &dyn Fn(&anabranch_live_proto::play::Measurements) -> Span| {
@@ -508,7 +545,7 @@ fn row(cell: &Cell, reports: &[PlayerReport], samples: Vec<Sample>, conditions: 
         fault_share: matches!(cell.fault, Fault::LinksDegraded | Fault::UpdatesDropped).then_some(cell.share),
         channels: cell.channels,
         rate_mbps: cell.rate.as_mbps_f64(),
-        joins: JoinFigures { joined: joins.len(), join_ms_p50: nth(0.5), join_ms_p99: nth(0.99) },
+        joins: joins(reports),
         service: ServiceRow {
             mean_kbps: kbps / cell.channels as f64,
             optimal_kbps: optimal_kbps(cell),

@@ -189,6 +189,7 @@ fn row(report: &PlayerReport) -> serde_json::Value {
         "edge": report.edge,
         "open_s": measured.open.as_secs_f64(),
         "resolved_s": join.resolved.map(Duration::as_secs_f64),
+        "requested_s": join.requested.map(Duration::as_secs_f64),
         "join_s": join.first_byte.map(Duration::as_secs_f64),
         "first_object_s": join.first_object.map(Duration::as_secs_f64),
         "playback_s": join.playback.map(Duration::as_secs_f64),

@@ -8,6 +8,8 @@ use anabranch_units::{BitRate, ByteCount, Duration, Histogram};
 pub struct JoinTimes {
     /// First DNS answer with an address.
     pub resolved: Option<Duration>,
+    /// Request for the first segment or part.
+    pub requested: Option<Duration>,
     /// First byte of the first segment or part: the join time (§4.7.2).
     pub first_byte: Option<Duration>,
     /// Last byte of the first segment or part.

@@ -1,8 +1,10 @@
 //! The relay's side towards parents: requests, heads, bytes, faults, silence.
 
 use super::head::Head;
+use super::key::{Key, QueryRule};
 use super::machine::{Action, FetchRequest, Flow, LEGS_MAX, Relay, Resume};
-use super::object::{Failure, Hop, LOOP_DETECTED, Leg, LegId, ObjectId, ObjectState};
+use super::object::{Failure, Hop, LOOP_DETECTED, Leg, LegId, Object, ObjectId, ObjectState};
+use crate::play::opening_targets;
 use anabranch_units::{Duration, Instant};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -355,19 +357,54 @@ impl Relay {
             let gap = object.fetch.longest_gap;
             self.paces.record(object.key.folder(), super::pace::WaitKind::Piece, gap);
         }
+        let ahead = self.config.reads_ahead.then(|| opening(object)).unwrap_or_default();
         let is_kept = object.admits(now) && !object.head.as_ref().is_some_and(|head| head.cache.is_unshared);
         if is_kept {
             object.body.join();
         }
+        let passed = object.passed.clone();
         self.wake(id);
-        if !is_kept {
+        if is_kept {
+            let object = &self.objects[&id];
+            if object.viewers.is_empty() {
+                self.unused.insert((object.used, id));
+            }
+            self.arm(id);
+        } else {
             self.unlist(id);
+        }
+        for key in ahead {
+            self.read_ahead(now, key, &passed);
+        }
+    }
+
+    /// Requests an object that no viewer has requested yet. The request is cancelled if no viewer
+    /// joins within [`super::RelayConfig::linger`].
+    fn read_ahead(&mut self, now: Instant, key: Key, passed: &str) {
+        let is_known = self.listed.get(&key).is_some_and(|id| self.objects[id].admits(now));
+        if is_known || self.objects.len() >= self.config.objects_max {
             return;
         }
-        let object = &self.objects[&id];
-        if object.viewers.is_empty() {
-            self.unused.insert((object.used, id));
+        if let Some(old) = self.listed.get(&key).copied() {
+            self.unlist(old);
         }
+        let id = self.add_object(now, key, passed.to_owned());
+        self.objects.get_mut(&id).expect("it was added").idle_since = Some(now);
+        self.counts.read_ahead += 1;
+        self.begin_leg(now, id);
         self.arm(id);
     }
+}
+
+/// Keys of the objects that a new player requests after a complete playlist. Empty for other
+/// objects, and for a reload by a player that knows the stream.
+fn opening(object: &mut Object) -> Vec<Key> {
+    let is_ok = object.head.as_ref().is_some_and(|head| head.status == 200);
+    if !is_ok || !object.key.is_playlist() || object.key.is_blocking() || object.body.base() > 0 {
+        return Vec::new();
+    }
+    object.body.join();
+    let Some(playlist) = object.body.from(0) else { return Vec::new() };
+    let targets = opening_targets(object.key.path(), &playlist);
+    targets.iter().filter_map(|target| Key::read(target, QueryRule::Remove).ok()).collect()
 }

@@ -36,6 +36,9 @@ pub struct RelayConfig {
     pub unmarked_time: Duration,
     /// Silence after which a leg counts as broken, even if no other parent exists.
     pub give_up_after: Duration,
+    /// Whether a playlist makes the relay fetch the objects that a new player requests next. Each
+    /// tier then fetches them at once, and a join takes one round trip of each tier less often.
+    pub reads_ahead: bool,
 }
 
 impl Default for RelayConfig {
@@ -52,6 +55,7 @@ impl Default for RelayConfig {
             unmarked_time: Duration::from_secs(1),
             // Three target durations of 6 s, the longest delay of a blocking reload.
             give_up_after: Duration::from_secs(18),
+            reads_ahead: true,
         }
     }
 }
@@ -88,6 +92,8 @@ pub struct RelayCounts {
     pub joins_under_way: u64,
     /// Number of viewers' requests for a complete object.
     pub hits: u64,
+    /// Number of objects requested before any viewer has.
+    pub read_ahead: u64,
     /// Number of requests sent to parents.
     pub upstream_requests: u64,
     /// Bytes received from parents, including duplicates.

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the behaviour of a viewer ([`anabranch_live::players`]). Read [`Audience`] first.
 
-use super::programs::{channel_name, playlist_url};
+use super::programs::{DNS_PORT, channel_name, named_url, playlist_url};
 use super::samples::{ViewerSums, at};
 use super::testbed::{EDGES, REFLECTORS, SOURCES, Testbed, edges_of, place};
 use super::{Cell, FIRST_PATIENCE};
@@ -10,6 +10,7 @@ use anabranch_emu::Emulation;
 use anabranch_live::players::{PlayerReport, PlayerSpec, Players, PlayersConfig, Progress};
 use anabranch_units::{Duration as Span, Seed, SiteId};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -56,7 +57,7 @@ pub(super) fn of_cell(
         let url = |edge| playlist_url(emulation, testbed.sites[SOURCES + REFLECTORS + edge], &name);
         let spec = PlayerSpec {
             kind: cell.kind,
-            urls: edges.map(url).collect(),
+            urls: if cell.paths.dns { vec![named_url(&name)] } else { edges.map(url).collect() },
             starts_after: Span::from_std(cell.begin(channel)),
             subnet: None,
             buffer: None,
@@ -66,13 +67,30 @@ pub(super) fn of_cell(
     places
 }
 
+/// The DNS server that each site of viewers asks: the one beside its edge. Empty without DNS.
+pub(super) fn dns_servers(
+    cell: &Cell,
+    testbed: &Testbed,
+    emulation: &Emulation,
+) -> BTreeMap<SiteId, SocketAddr> {
+    let edges = if cell.paths.dns { 0..EDGES } else { 0..0 };
+    let server = |number| {
+        let edge = testbed.sites[SOURCES + REFLECTORS + number];
+        let address = (emulation.site_address(edge), DNS_PORT).into();
+        (testbed.sites[place(number)], address)
+    };
+    edges.map(server).collect()
+}
+
 impl Audience {
-    /// Starts the viewers of all sites; the viewers end after `whole`.
+    /// Starts the viewers of all sites; the viewers end after `whole`. Viewers in a site of `dns`
+    /// ask its server for their edge.
     ///
     /// Errors: an error of the operating system; URLs that players refuse.
     pub(super) fn start(
         emulation: &Emulation,
         viewers: BTreeMap<SiteId, Vec<(u64, PlayerSpec)>>,
+        dns: &BTreeMap<SiteId, SocketAddr>,
         whole: Duration,
         on_interrupt: OnInterrupt,
     ) -> anyhow::Result<Self> {
@@ -82,7 +100,7 @@ impl Audience {
             let (numbers, players) = viewers.into_iter().unzip();
             let config = PlayersConfig {
                 players,
-                dns: None,
+                dns: dns.get(&site).copied(),
                 trust: None,
                 duration: Some(Span::from_std(whole)),
                 first_patience: FIRST_PATIENCE,

@@ -19,6 +19,9 @@ use std::time::Duration;
 pub(super) const MEDIA_PORT: u16 = 7201;
 pub(super) const CONTROL_PORT: u16 = 7301;
 pub(super) const CONTROLLER_PORT: u16 = 7200;
+pub(super) const DNS_PORT: u16 = 7253;
+/// Zone of the channels' names.
+const ZONE: &str = "live.test";
 /// Token of the publishers.
 const TOKEN: &str = "0123456789abcdef";
 /// Interval between two plans of a controller whose plans no node follows: the maximum that the
@@ -67,6 +70,11 @@ pub(super) fn channel_name(channels: u64, channel: u64) -> String {
 /// URL of a channel at the edge in `site`.
 pub(super) fn playlist_url(emulation: &Emulation, site: SiteId, channel: &str) -> String {
     format!("http://{}:{MEDIA_PORT}/{channel}/index.m3u8", emulation.site_address(site))
+}
+
+/// URL of a channel at the edge that DNS answers.
+pub(super) fn named_url(channel: &str) -> String {
+    format!("http://{channel}.{ZONE}:{MEDIA_PORT}/{channel}/index.m3u8")
 }
 
 impl Overlay {
@@ -225,6 +233,20 @@ impl Daemons {
             publishers.0.push(emulation.spawn(node.site, command)?);
         }
         Ok(Self { overlay, fleet, nodes, addresses, _publishers: publishers, operator })
+    }
+
+    /// Starts a DNS server in the site of each edge.
+    ///
+    /// Errors: an error of the operating system; programs that do not start.
+    pub(super) fn start_dns(&mut self, emulation: &Emulation) -> anyhow::Result<()> {
+        for node in self.overlay.nodes.iter().filter(|node| node.tier == Tier::Edge) {
+            let mut command = quiet_program();
+            command.args(["live", "dns", "--zone", ZONE, "--controller", &self.addresses.join(",")]);
+            command.args(["--listen", &format!("{}:{DNS_PORT}", emulation.site_address(node.site))]);
+            command.arg("--keys").arg(self.fleet.keys());
+            self.fleet.start(emulation, node.site, command)?;
+        }
+        Ok(())
     }
 
     /// Kills a node, and starts it again without its stored network.

@@ -218,8 +218,8 @@ impl Broadcast {
     fn play(&mut self, emulation: &Emulation, time: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
         self.measured = time.saturating_sub(self.warmup);
-        let audience =
-            Audience::start(emulation, std::mem::take(&mut self.viewers), time, OnInterrupt::EndViewers)?;
+        let viewers = std::mem::take(&mut self.viewers);
+        let audience = Audience::start(emulation, viewers, &BTreeMap::new(), time, OnInterrupt::EndViewers)?;
         let progress = audience.progress();
         for (at, event) in self.events(time) {
             if !audience.wait(at.saturating_sub(began.elapsed())) {

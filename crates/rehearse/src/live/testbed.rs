@@ -13,9 +13,9 @@ pub(super) const NODES: usize = SOURCES + REFLECTORS + EDGES;
 pub(super) const CONTROLLER: usize = NODES;
 /// Number of sites: nodes, the controller, and a site of viewers at each edge.
 const SITES: usize = NODES + 1 + EDGES;
-/// Delay of links between tiers.
+/// Default delay of links between tiers.
 const TIER_DELAY: Span = Span::from_ms(5);
-/// Delay of links to viewers.
+/// Default delay of links to viewers.
 const VIEWER_DELAY: Span = Span::from_ms(2);
 /// Delay of the controller's links (section 4.7.2).
 const CONTROLLER_DELAY: Span = Span::from_ms(10);
@@ -67,24 +67,29 @@ pub(super) fn tier_pairs() -> impl Iterator<Item = (usize, usize)> {
 
 impl Testbed {
     /// Builds the network, with links of `rate` between the tiers. Viewers reach `edges` edges.
-    pub(super) fn new(rate: BitRate, edges: usize) -> anyhow::Result<Self> {
+    /// Links between tiers and to viewers have the delay `delay`, if there is one.
+    pub(super) fn new(rate: BitRate, edges: usize, delay: Option<Span>) -> anyhow::Result<Self> {
         let mut topology = Topology::new("vdn-testbed");
         let sites = (0..SITES).map(|node| topology.add_site(name(node), None));
         let sites = sites.collect::<Result<Vec<_>, _>>()?;
         let mut tier_links = Vec::new();
         for (from, to) in tier_pairs() {
-            let (link, _) =
-                topology.add_cable(sites[from], sites[to], LinkProperties::new(rate, TIER_DELAY))?;
+            let (link, _) = topology.add_cable(
+                sites[from],
+                sites[to],
+                LinkProperties::new(rate, delay.unwrap_or(TIER_DELAY)),
+            )?;
             tier_links.push((from, to, link));
         }
         for node in 0..NODES {
             let properties = LinkProperties::new(FREE_RATE, CONTROLLER_DELAY);
             topology.add_cable(sites[CONTROLLER], sites[node], properties)?;
         }
+        let viewer_delay = delay.unwrap_or(VIEWER_DELAY);
         for number in 0..EDGES {
             for edge in edges_of(number, edges) {
                 let (place, edge) = (sites[place(number)], sites[SOURCES + REFLECTORS + edge]);
-                topology.add_cable(place, edge, LinkProperties::new(FREE_RATE, VIEWER_DELAY))?;
+                topology.add_cable(place, edge, LinkProperties::new(FREE_RATE, viewer_delay))?;
             }
         }
         Ok(Self { topology, sites, tier_links })

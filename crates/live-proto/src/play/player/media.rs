@@ -74,6 +74,10 @@ impl Player {
             return None;
         };
         let (get, request) = self.ask(now, (kind, url), Some(resource));
+        if kind == ResourceKind::Media {
+            let after = now.saturating_since(self.opened_at);
+            self.records.measurements.join.requested.get_or_insert(after);
+        }
         self.media = Some(request);
         Some(get)
     }
