@@ -14,6 +14,7 @@ import dataclasses
 import json
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
 from anabranch_lab.cells import BINARY, Experiment, Row, Rows, filled, grouped, measure, product, read_csv, repeatable, table
 from anabranch_lab.programs import json_lines
+from drawn_requests import ORDERS, RequestFile
 
 LAB = Experiment(__file__, __doc__)
 README = LAB.folder / "README.md"
@@ -39,7 +41,8 @@ class Setting:
     Attributes
     ----------
     parts
-        Options of ``anabranch live evaluate``, by the name of a point on the figure's axis.
+        Options of ``anabranch live evaluate``, by the name of a point on the figure's axis. A `RequestFile` is replaced
+        by the path of its file.
     designs
         Designs of each run; all designs if left out.
     """
@@ -47,10 +50,11 @@ class Setting:
     parts: dict[str, tuple[object, ...]]
     designs: tuple[str, ...] = ()
 
-    def command(self, binary: Path, seed: int, part: str) -> list[object]:
-        """Return the command of one cell."""
+    def command(self, binary: Path, seed: int, part: str, folder: Path) -> list[object]:
+        """Return the command of one cell. Its file of requests is written to `folder`."""
         designs = ["--design", *self.designs] if self.designs else []
-        return [binary, "-q", "live", "evaluate", "--json", "--seed", seed, *self.parts[part], *designs]
+        options = [option.write(folder, seed) if isinstance(option, RequestFile) else option for option in self.parts[part]]
+        return [binary, "-q", "live", "evaluate", "--json", "--seed", seed, *options, *designs]
 
 
 def heavy(*options: object) -> tuple[object, ...]:
@@ -61,6 +65,22 @@ def heavy(*options: object) -> tuple[object, ...]:
 def average(*options: object) -> tuple[object, ...]:
     """Return the options of a run on the workload Average Day."""
     return ("--workload", "average-day", *options)
+
+
+#: Requests of one window of Average Day with 4,144 and with 10,000 videos, and of Heavy-Tail.
+AVERAGE_DAY_REQUESTS = 917
+AVERAGE_DAY_10K_REQUESTS = 2_212
+HEAVY_TAIL_REQUESTS = 4_000
+
+
+def average_file(order: str = "arrival", games: str = "") -> tuple[object, ...]:
+    """Return the options of a run on a file with the statistics of Average Day."""
+    return average("--requests", RequestFile("average-day", 4_144, AVERAGE_DAY_REQUESTS, order, games=games))
+
+
+def heavy_file(order: str) -> tuple[object, ...]:
+    """Return the options of a run on a file with the statistics of Heavy-Tail."""
+    return heavy("--requests", RequestFile("heavy-tail", 10_000, HEAVY_TAIL_REQUESTS, order))
 
 
 SETTINGS: dict[str, Setting] = {
@@ -99,7 +119,7 @@ SETTINGS: dict[str, Setting] = {
             for videos in (2_000, 6_000, 10_000)
             for passes in (1, 2, 6, 20)
         },
-        ("balanced",),
+        ("balanced", "bound"),
     ),
     "choices": Setting(
         {
@@ -110,6 +130,31 @@ SETTINGS: dict[str, Setting] = {
             "window of 120 s": heavy("--window", 120),
         },
         ("balanced",),
+    ),
+    # The settings below look for the causes of departures from the thesis.
+    "load": Setting({str(window): average("--window", window) for window in (15, 20, 30, 45, 60, 90)}, ("balanced", "cdn", "om")),
+    "multicast": Setting(
+        {"average-day": average("--cost-share", 0)}
+        | {str(videos): heavy("--cost-share", 0, "--videos", videos) for videos in (2_000, 4_000, 6_000, 8_000, 10_000)}
+        | {of: heavy("--cost-share", 0, "--connectivity", of) for of in ("1,1,1", "2,2,2", "4,3,3", "4,6,6")},
+        ("om",),
+    ),
+    "degrees": Setting(
+        {of: heavy("--connectivity", of) for of in ("4,1,1", "1,3,1", "1,1,3", "4,3,1", "4,1,3", "1,3,3")},
+        ("balanced", "cdn"),
+    ),
+    "orders": Setting(
+        {f"average-day, {order}": average_file(order) for order in ORDERS}
+        | {f"large-event, games {games}": average_file(games=games) for games in ("first", "last")}
+        | {f"heavy-tail, {order}": heavy_file(order) for order in ORDERS},
+        ("balanced", "quality", "om", "ee"),
+    ),
+    "no-retries": Setting(
+        {
+            "average-day 10000": average("--requests", RequestFile("average-day", 10_000, AVERAGE_DAY_10K_REQUESTS, has_retries=False)),
+            "heavy-tail": heavy("--requests", RequestFile("heavy-tail", 10_000, HEAVY_TAIL_REQUESTS, has_retries=False)),
+        },
+        ("balanced", "quality", "cdn", "om", "bound"),
     ),
 }
 
@@ -132,7 +177,8 @@ def all_settings(args) -> int:
         setting = SETTINGS[name]
 
         def run(cell: Row, setting: Setting = setting) -> list[Row]:
-            return [rounded(row) for row in json_lines(setting.command(args.binary, cell["seed"], cell["part"]))]
+            with tempfile.TemporaryDirectory() as folder:
+                return [rounded(row) for row in json_lines(setting.command(args.binary, cell["seed"], cell["part"], Path(folder)))]
 
         rows = Rows(args.rows / f"{name}.csv", ["part", "seed"], line_end="\n")
         cells = product(seed=args.seeds, part=setting.parts)
@@ -240,6 +286,8 @@ CLAIMS: tuple[tuple[str, str, str, Callable[[Results], str]], ...] = (
     ("", "viewers at their bitrate to CDN's (balanced)", "1.24", ratio("tables", "heavy-tail", "satisfied_share", "balanced", "cdn")),
     ("", "the same (quality)", "1.24", ratio("tables", "heavy-tail", "satisfied_share", "quality", "cdn")),
     ("", "OM: fewer at their bitrate than the plan, %", "44", less("heavy-tail", "satisfied_share", "om", "balanced")),
+    ("", "CDN's cost to the plan's (quality)", "1.2", ratio("tables", "heavy-tail", "cost_per_satisfied", "cdn", "quality")),
+    ("", "OM's cost to the plan's (quality)", "4.1", ratio("tables", "heavy-tail", "cost_per_satisfied", "om", "quality")),
     ("Figure 4.11", "viewers at their bitrate, OM to CDN", "below 1", ratio("videos", "10000", "satisfied_share", "om", "cdn")),
     ("", "bitrate, CDN-1 to CDN", "a little above 1", ratio("videos", "10000", "mean_kbps", "cdn-1", "cdn")),
     ("Figure 4.15a", "bitrate to OM's, cost share 0.1 (quality)", "1.5", ratio("weights", "0.1", "mean_kbps", "quality", "om")),
@@ -298,6 +346,86 @@ def bottlenecks(results: Results) -> str:
     return table(["Figure 4.14: bottleneck, videos", "design", "bitrate over CDN's %", "cost over CDN's %"], lines, "llr")
 
 
+def loads(results: Results) -> str:
+    """Return the cost of CDN and OM on Average Day by the length of the window."""
+    lines = []
+    for part in SETTINGS["load"].parts:
+        cells = (stated(results.ratios("load", part, "cost_per_satisfied", (design, "balanced"))) for design in ("cdn", "om"))
+        lines.append([part, *cells])
+    return table(["Average Day: window, s", "CDN's cost to balanced", "OM's cost to balanced"], lines, "r")
+
+
+def multicast(results: Results) -> str:
+    """Return OM without the term of cost, beside designs of the same networks and requests."""
+    lines = []
+    for part in SETTINGS["multicast"].parts:
+        name = "tables" if part == "average-day" else "connectivity" if "," in part else "videos"
+        found = results.values("multicast", part, "om", "mean_kbps")
+
+        def share(design: str, part: str = part, name: str = name) -> str:
+            return stated(results.values(name, part, design, "satisfied_share").values(), 1, 100)
+
+        rate = results.values(name, part, "quality", "mean_kbps")
+        cost, plan = results.values("multicast", part, "om", "cost_per_satisfied"), results.values(name, part, "balanced", "cost_per_satisfied")
+        lines.append(
+            [
+                part,
+                stated(results.values("multicast", part, "om", "satisfied_share").values(), 1, 100),
+                share("om"),
+                share("cdn"),
+                stated(rate[seed] / found[seed] for seed in found) if rate else "",
+                stated(cost[seed] / plan[seed] for seed in cost),
+            ]
+        )
+    heads = ["videos, or (x, y, z)", "OM without cost: at their bitrate %", "OM %", "CDN %", "bitrate, quality to OM without cost"]
+    return table([*heads, "cost, OM without cost to balanced"], lines, "lr")
+
+
+def orders(results: Results) -> str:
+    """Return the costs of EE and OM by the order of requests."""
+    lines = []
+    for part in SETTINGS["orders"].parts:
+        cells = []
+        for design in ("ee", "om"):
+            cost = results.ratios("orders", part, "cost_per_satisfied", (design, "balanced"))
+            share = results.values("orders", part, design, "satisfied_share").values()
+            cells += [stated(cost, 1), stated(share, 1, 100)]
+        lines.append([part, *cells])
+    return table(["order of requests", "EE's cost to balanced", "EE: at their bitrate %", "OM's cost to balanced", "OM: at their bitrate %"], lines, "lr")
+
+
+#: Variants of Algorithm 1, and declared capacities of the reflectors' links at which they are compared.
+RULES = ("nearest-with-capacity", "printed")
+RULE_CAPACITIES = ("3 Mbit/s", "5 Mbit/s", "9 Mbit/s", "30 Mbit/s")
+SCENARIO = LAB.folder.parents[1] / "scenarios/live.toml"
+
+
+@LAB.verb("rules", rows=LAB.runs, binary=BINARY, seeds=SEEDS, jobs=2)
+def both_rules(args) -> int:
+    """Runs both variants of Algorithm 1 in the simulator, without a controller."""
+
+    def run(cell: Row) -> list[Row]:
+        settings = {"workload.mode": "distributed", "workload.rule": cell["rule"], "workload.reflector_capacity": cell["capacity"]}
+        words = [f'{name}="{value}"' for name, value in settings.items()]
+        words += ["workload.faults=[]", f"seed={cell['seed']}"]
+        (row,) = json_lines([args.binary, "simulate", SCENARIO, "--json", *(word for one in words for word in ("--set", one))])
+        return [{name: row[name] for name in ("refused", "watching", "goodput_mbps", "begun_ms_p50", "upstream_mbps")}]
+
+    rows = Rows(args.rows / "rules.csv", ["capacity", "rule", "seed"], line_end="\n")
+    cells = product(seed=args.seeds, capacity=RULE_CAPACITIES, rule=RULES)
+    return measure(rows, cells, run, args.jobs, lambda rows: f"rules: {rows[0]['capacity']}, {rows[0]['rule']}, seed {rows[0]['seed']}")
+
+
+def rules(folder: Path) -> dict[str, str]:
+    """Return the table of both variants of Algorithm 1; nothing without rows."""
+    lines = []
+    for (capacity, rule), group in grouped(read_csv(folder / "rules.csv"), "capacity", "rule").items():
+        columns = (("refused", 0), ("goodput_mbps", 1), ("upstream_mbps", 1), ("begun_ms_p50", 0))
+        lines.append([capacity, rule, *(stated((float(row[column]) for row in group), digits) for column, digits in columns), len(group)])
+    heads = ["capacity of a reflector's link", "Algorithm 1", "refused", "goodput, Mbit/s", "upstream, Mbit/s", "begun, ms p50", "seeds"]
+    return {"rules": table(heads, lines, "llr")} if lines else {}
+
+
 def tables(folder: Path) -> dict[str, str]:
     """Return the table of each figure."""
     results = Results(folder)
@@ -306,7 +434,7 @@ def tables(folder: Path) -> dict[str, str]:
         "overview": overview(results),
         "greedy": axis(results, "greedy", "central greedy: workload", SETTINGS["greedy"].designs),
         "claims": table(["", "claim", "thesis", "ours"], claims, "lllr"),
-        "passes": axis(results, "passes", "Figure 4.10: videos, passes", ("balanced",)),
+        "passes": axis(results, "passes", "Figure 4.10: videos, passes", SETTINGS["passes"].designs),
         "videos": axis(results, "videos", "Figure 4.11: videos", SETTINGS["videos"].designs),
         "edges": axis(results, "edges", "Figure 4.12: edges", SETTINGS["edges"].designs),
         "connectivity": axis(results, "connectivity", "Figure 4.13: (x, y, z)", SETTINGS["connectivity"].designs),
@@ -314,7 +442,12 @@ def tables(folder: Path) -> dict[str, str]:
         "weights": axis(results, "weights", "Figure 4.15a: cost share", SETTINGS["weights"].designs),
         "bitrates": by_bitrate(results),
         "choices": axis(results, "choices", "settings without a figure", ("balanced",)),
-    }
+        "load": loads(results),
+        "multicast": multicast(results),
+        "orders": orders(results),
+        "no-retries": axis(results, "no-retries", "refused viewers do not ask again", SETTINGS["no-retries"].designs),
+        "degrees": axis(results, "degrees", "further (x, y, z)", SETTINGS["degrees"].designs),
+    } | rules(folder)
 
 
 @LAB.verb("table", rows=MEASURED)

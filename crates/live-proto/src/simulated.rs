@@ -25,7 +25,7 @@ use anabranch_sim::traffic::App;
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{BitRate, Duration, Seed};
 
-pub use settings::{Fault, FaultKind, Mode, Settings, host_of};
+pub use settings::{Fault, FaultKind, Mode, Rule, Settings, host_of};
 
 /// The kind `live` of workloads in scenarios.
 #[derive(Copy, Clone, Debug)]

@@ -193,8 +193,9 @@ impl LiveApp {
     fn start_node(&mut self, cx: &mut AppCx<'_, '_>, at: usize) {
         self.lives += 1;
         let (now, life, id) = (cx.now(), self.lives << LIFE_SHIFT, NodeId(at as u32));
-        let settings =
-            node::Settings { mode: self.stage.settings.mode.control(), ..node::Settings::default() };
+        let of = &self.stage.settings;
+        let (mode, rule) = (of.mode.control(), of.rule.control());
+        let settings = node::Settings { mode, rule, ..node::Settings::default() };
         let seed = Seed::new(self.seed.stream("live-node", life).next_u64());
         let mut machine = Node::new(now, &self.stage.overlay, id, life, settings, seed);
         if self.stage.overlay.node(id).tier == Tier::Source {

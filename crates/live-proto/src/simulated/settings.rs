@@ -1,6 +1,7 @@
 //! Settings of a `live` workload in a scenario, and their check against the scenario's network.
 
 use super::{ResolvedWorkload, overlay};
+use crate::control::local;
 use crate::control::node::ControlMode;
 use crate::network::{LINKS_MAX, Network as Overlay, NodeId, Object};
 use crate::{ChannelId, Tier};
@@ -58,6 +59,8 @@ pub struct Settings {
     pub reflector_capacity: Option<BitRate>,
     /// Decisions that nodes follow.
     pub mode: Mode,
+    /// Variant of Algorithm 1, by which nodes choose locally.
+    pub rule: Rule,
     /// Failures and drains.
     pub faults: Vec<Fault>,
 }
@@ -82,6 +85,27 @@ impl Mode {
             Self::Hybrid => ControlMode::Hybrid,
             Self::Distributed => ControlMode::Distributed,
             Self::Centralized => ControlMode::Centralized,
+        }
+    }
+}
+
+/// Variant of Algorithm 1, as in [`local::Rule`].
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// The nearest parent among those with enough capacity, as in the thesis's text.
+    #[default]
+    NearestWithCapacity,
+    /// A parent with enough capacity among the nearest parents only, as printed.
+    Printed,
+}
+
+impl Rule {
+    /// The corresponding rule of a node's control.
+    pub const fn control(self) -> local::Rule {
+        match self {
+            Self::NearestWithCapacity => local::Rule::NearestWithCapacity,
+            Self::Printed => local::Rule::Printed,
         }
     }
 }
@@ -128,6 +152,7 @@ impl Default for Settings {
             source_capacity: None,
             reflector_capacity: None,
             mode: Mode::Hybrid,
+            rule: Rule::NearestWithCapacity,
             faults: Vec::new(),
         }
     }

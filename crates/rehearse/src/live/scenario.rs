@@ -12,7 +12,7 @@ use anabranch_emu::Emulation;
 use anabranch_emu::scenario::{HostObservations, Rehearsal, RunningSystem, ScenarioError, System};
 use anabranch_live::players::{PlayerReport, PlayerSpec, Progress};
 use anabranch_live_proto::play::{Ages, BUFFER_MAX, Measurements, PlayerKind};
-use anabranch_live_proto::simulated::{self, FaultKind, ResolvedWorkload};
+use anabranch_live_proto::simulated::{self, FaultKind, ResolvedWorkload, Rule};
 use anabranch_sim::scenario::SystemWorkload;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_units::stats::percentile;
@@ -59,6 +59,10 @@ impl System for EmulatedSystem {
                 let line = format!("{field}.{name}: {value}: must be {least} to {most} to emulate");
                 return Err(ScenarioError::new(line));
             }
+        }
+        if settings.rule != Rule::default() {
+            let line = format!("{field}.rule: leave it out to emulate: nodes have one rule");
+            return Err(ScenarioError::new(line));
         }
         Ok(Box::new(Workload(stage)))
     }
