@@ -4,7 +4,7 @@
 //! bytes are passed on as they arrive. Segments keep the origin's numbers until the origin
 //! restarts. The origin counts as restarted if its numbers fall, or if a listed segment has another
 //! file name than before. Segments after a restart are numbered after the last segment, with a
-//! discontinuity.
+//! discontinuity. A segment without a date is dated from the segments before it in the playlist.
 //!
 //! Source: draft-pantos-hls-rfc8216bis, sections 6.3.4 (reloading) and 6.3.7 (blocking reload,
 //! delta updates). Leaves out: preloading of hinted parts; requests for delta updates, although
@@ -374,8 +374,10 @@ impl Importer {
         };
         let before = self.position.replace(position).filter(|before| before.offset == position.offset);
         let first = playlist.media_sequence;
+        let mut dates = SegmentDates::default();
         for (index, segment) in playlist.segments.iter().enumerate() {
             let number = first.saturating_add(index as u64);
+            let date = dates.date_of(&segment.head, segment.duration);
             if number < position.number {
                 continue;
             }
@@ -384,7 +386,7 @@ impl Importer {
             let is_in_parts = !media.is_empty();
             if taken == 0 {
                 self.seen.bursts = if before.is_some() { self.seen.bursts.saturating_add(1) } else { 0 };
-                self.plan_begin(position.offset.wrapping_add(number), &segment.head, is_in_parts);
+                self.plan_begin(position.offset.wrapping_add(number), date, &segment.head, is_in_parts);
             }
             if segment.is_gap {
             } else if is_in_parts {
@@ -402,7 +404,8 @@ impl Importer {
         {
             if position.parts == 0 && !open.parts.is_empty() {
                 self.seen.bursts = 0;
-                self.plan_begin(position.offset.wrapping_add(position.number), &open.head, true);
+                let date = dates.date_of(&open.head, Duration::ZERO);
+                self.plan_begin(position.offset.wrapping_add(position.number), date, &open.head, true);
             }
             self.plan_parts(&open.parts, position.parts);
             position.parts = position.parts.max(open.parts.len());
@@ -468,7 +471,7 @@ impl Importer {
     }
 
     /// Plans the beginning of a segment.
-    fn plan_begin(&mut self, number: u64, head: &SegmentHead, has_parts: bool) {
+    fn plan_begin(&mut self, number: u64, date: Option<DateTime>, head: &SegmentHead, has_parts: bool) {
         if let Some(map) = &head.map
             && self.map.as_ref() != Some(map)
         {
@@ -478,7 +481,7 @@ impl Importer {
             self.steps.push_back(Step::Init(Arc::clone(map)));
         }
         let is_discontinuous = std::mem::take(&mut self.is_discontinuous) || head.is_discontinuous;
-        self.steps.push_back(Step::Begin { number, date: head.date, is_discontinuous, has_parts });
+        self.steps.push_back(Step::Begin { number, date, is_discontinuous, has_parts });
     }
 
     /// Plans the parts of a segment after the first `taken` ones.
@@ -532,6 +535,25 @@ impl Importer {
             }
         });
         self.rendition.hint(hint);
+    }
+}
+
+/// Dates of the segments of one playlist. A segment without a date gets one from the last dated
+/// segment and the durations since. Dates are not continued over a discontinuity.
+#[derive(Debug, Default)]
+struct SegmentDates {
+    /// Date of the last dated segment, and the duration from its beginning to the next segment.
+    base: Option<(DateTime, Duration)>,
+}
+
+impl SegmentDates {
+    /// Returns the date of the next segment, or `None` if it cannot be derived. Must be called for all
+    /// segments in order.
+    fn date_of(&mut self, head: &SegmentHead, duration: Duration) -> Option<DateTime> {
+        let continued = self.base.filter(|_| !head.is_discontinuous);
+        let begin = head.date.map(|date| (date, Duration::ZERO)).or(continued);
+        self.base = begin.map(|(date, since)| (date, since + duration));
+        begin.and_then(|(date, since)| DateTime::from_unix_ms(date.as_unix_ms() + since.as_us() / 1_000))
     }
 }
 

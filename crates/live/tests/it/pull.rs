@@ -233,7 +233,7 @@ fn plain(run: &str, first: u64, count: u64) -> OriginAnswer {
 
 const VARIANTS: &str = include_str!("../../../media/tests/hls/mediamtx_variants.m3u8");
 const MEDIA: &str = include_str!("../../../media/tests/hls/mediamtx_session.m3u8");
-const SESSION: &str = "session=2c1f8a7e-5b1d-4b6e-9d53-0f6a4b7c8d9e";
+const SESSION: &str = "session=e6c39594-5df0-4323-a4ca-f910befb764d";
 const LATER_SESSION: &str = "session=77777777-5b1d-4b6e-9d53-0f6a4b7c8d9e";
 
 /// MediaMTX redirects the first request to itself, opens a session, and adds its number to URIs.
@@ -249,24 +249,25 @@ async fn mediamtx_stream_survives_an_expired_session() {
     let variants = MultivariantPlaylist::read(&text).expect("a multivariant playlist");
     assert_eq!(variants.variants[0].uri, "v1/index.m3u8");
     assert_eq!(variants.renditions[0].uri.as_deref(), Some("a1/index.m3u8"));
-    assert_eq!(variants.variants[0].resolution, Some((1_280, 720)));
-    let is_whole = |playlist: &MediaPlaylist| playlist.next_msn() == 11 && playlist.open.is_some();
+    assert_eq!(variants.variants[0].resolution, Some((320, 180)));
+    let is_whole = |playlist: &MediaPlaylist| playlist.next_msn() == 12 && playlist.open.is_some();
     for rendition in ["v1", "a1"] {
         let playlist = source.playlist(rendition, is_whole).await;
-        assert_eq!((playlist.media_sequence, playlist.part_target), (8, Some(Duration::from_ms(200))));
+        assert_eq!((playlist.media_sequence, playlist.part_target), (9, Some(Duration::from_ms(200))));
     }
-    let (_, body) = get(&source.url, "/news/v1/9.0.m4s").await;
-    assert_eq!(body, b"/cam/8bdf_part30.mp4");
+    let (_, body) = get(&source.url, "/news/v1/10.0.m4s").await;
+    assert_eq!(body, b"/cam/055a9e72e526_video1_part30.mp4");
     let targets = origin.targets();
     assert!(targets.iter().filter(|to| to.contains(".mp4")).all(|to| to.contains(SESSION)), "{targets:?}");
     let first = targets.iter().find(|to| to.contains("video1_stream")).expect("it is asked for");
     assert!(!first.contains("_HLS_"), "the first playlist must not block: {first}");
-    let blocked = format!("/cam/video1_stream.m3u8?{SESSION}&_HLS_msn=11&_HLS_part=2");
+    let blocked = format!("/cam/video1_stream.m3u8?{SESSION}&_HLS_msn=12&_HLS_part=2");
     until(&blocked, || origin.targets().contains(&blocked)).await;
     // The session expires, and the next session has the same stream.
     origin.say("/cam/index.m3u8", OriginAnswer::Playlist(VARIANTS.replace(SESSION, LATER_SESSION)));
     let later = MEDIA.replace(SESSION, LATER_SESSION);
-    let part = format!("#EXT-X-PART:DURATION=0.2,URI=\"8bdf_part42.mp4?{LATER_SESSION}\"\n#EXT-X-PRELOAD");
+    let uri = format!("055a9e72e526_video1_part52.mp4?{LATER_SESSION}");
+    let part = format!("#EXT-X-PART:DURATION=0.2,URI=\"{uri}\"\n#EXT-X-PRELOAD");
     origin.say(
         "/cam/video1_stream.m3u8",
         OriginAnswer::Session(LATER_SESSION, later.replace("#EXT-X-PRELOAD", &part)),

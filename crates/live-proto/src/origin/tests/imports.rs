@@ -2,13 +2,16 @@
 
 use super::*;
 
-/// Playlist as MediaMTX writes it.
+/// Playlist recorded from MediaMTX, over HTTPS with a session in a cookie. MediaMTX was six commits
+/// after version 1.20.1, with gohlslib 2.4.2.
 const MEDIAMTX: &str = include_str!("../../../../media/tests/hls/mediamtx.m3u8");
 /// Playlist as OvenMediaEngine writes it.
 const OVEN: &str = include_str!("../../../../media/tests/hls/ovenmediaengine.m3u8");
-/// Playlists of MediaMTX with the session number in the query, as sent over plain HTTP.
+/// Playlists recorded from that MediaMTX over plain HTTP, with the session number in the query.
 const MEDIAMTX_VARIANTS: &str = include_str!("../../../../media/tests/hls/mediamtx_variants.m3u8");
 const MEDIAMTX_SESSION: &str = include_str!("../../../../media/tests/hls/mediamtx_session.m3u8");
+/// Delta update of `MEDIAMTX_SESSION`, four parts later.
+const MEDIAMTX_DELTA: &str = include_str!("../../../../media/tests/hls/mediamtx_delta.m3u8");
 /// Playlists of OvenMediaEngine: a whole playlist, and a delta update one segment later.
 const OVEN_WHOLE: &str = include_str!("../../../../media/tests/hls/ovenmediaengine_whole.m3u8");
 const OVEN_DELTA: &str = include_str!("../../../../media/tests/hls/ovenmediaengine_delta.m3u8");
@@ -103,21 +106,46 @@ fn plain(first: u64, count: u64) -> String {
 fn mediamtx_parts_are_forwarded() {
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(MEDIAMTX);
-    assert_eq!(bench.fetched[..3], ["8bdf_init.mp4", "8bdf_seg8.mp4", "8bdf_part30.mp4"]);
-    assert_eq!(bench.fetched.len(), 14, "the init section, a segment, 12 parts");
+    assert_eq!(
+        bench.fetched[..3],
+        ["a91164e66975_video1_init.mp4", "a91164e66975_video1_seg9.mp4", "a91164e66975_video1_part30.mp4"]
+    );
+    assert_eq!(bench.fetched.len(), 24, "the init section, a segment, 22 parts");
     bench.run();
     let asked = bench.asked.expect("the playlist is asked for");
-    assert_eq!((asked.msn, asked.part), (Some(11), Some(2)), "by blocking reload");
+    assert_eq!((asked.msn, asked.part), (Some(12), Some(2)), "by blocking reload");
     let playlist = bench.playlist();
-    assert_eq!((playlist.media_sequence, playlist.segments.len()), (8, 3));
+    assert_eq!((playlist.media_sequence, playlist.segments.len()), (9, 3));
     assert_eq!(playlist.part_target, Some(Duration::from_ms(200)));
-    assert_eq!(playlist.preload_hints[0].uri, "11.2.m4s");
-    assert_eq!(bench.body(Name::Part(9, 1)).as_deref(), Some("8bdf_part31.mp4"));
-    assert_eq!(
-        playlist.segments[0].head.date.map(|date| date.to_string()).as_deref(),
-        Some("2026-01-02T03:04:09.678Z")
-    );
+    assert_eq!(playlist.preload_hints[0].uri, "12.2.m4s");
+    assert_eq!(bench.body(Name::Part(10, 1)).as_deref(), Some("a91164e66975_video1_part31.mp4"));
     assert!(playlist.segments[1].parts[0].is_independent);
+}
+
+/// MediaMTX dates a segment when the segment is complete, and drops the dates of old segments.
+#[test]
+fn open_segment_is_dated_from_the_previous_segment() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(MEDIAMTX);
+    let playlist = bench.playlist();
+    let open = playlist.open.as_ref().expect("two parts are open");
+    let heads = playlist.segments.iter().map(|segment| &segment.head).chain([&open.head]);
+    let dates: Vec<_> = heads.map(|head| head.date.map(|date| date.to_string())).collect();
+    let dated = |time: &str| Some(format!("2026-11-30T{time}Z"));
+    assert_eq!(dates, [None, dated("23:38:16.438"), dated("23:38:18.438"), dated("23:38:20.438")]);
+}
+
+#[test]
+fn dates_are_not_continued_over_a_discontinuity() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(
+        "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-PROGRAM-DATE-TIME:2026-01-02T03:04:05Z\n\
+         #EXTINF:1.5,\na.ts\n#EXTINF:2.0,\nb.ts\n#EXT-X-DISCONTINUITY\n#EXTINF:2.0,\nc.ts\n",
+    );
+    let playlist = bench.playlist();
+    let dates = playlist.segments.iter().map(|segment| segment.head.date.map(|date| date.as_unix_ms()));
+    let dates: Vec<_> = dates.collect();
+    assert_eq!(dates, [Some(1_767_323_045_000), Some(1_767_323_046_500), None]);
 }
 
 #[test]
@@ -128,13 +156,14 @@ fn request_for_hinted_part_is_answered_when_part_arrives() {
     bench.importer.rendition().handle_request(
         bench.now,
         id,
-        Name::Part(11, 2),
+        Name::Part(12, 2),
         DeliveryDirectives::default(),
     );
     assert_eq!(bench.importer.rendition().poll_answer(), None);
-    let hint = "#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"8bdf_part42.mp4\"";
-    let part = "#EXT-X-PART:DURATION=0.2,URI=\"8bdf_part42.mp4\"\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"x\"";
-    bench.answer(&MEDIAMTX.replace(hint, part));
+    let hint = "#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"a91164e66975_video1_part52.mp4\"";
+    let part = "#EXT-X-PART:DURATION=0.2,URI=\"a91164e66975_video1_part52.mp4\"";
+    let next = "#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"x\"";
+    bench.answer(&MEDIAMTX.replace(hint, &format!("{part}\n{next}")));
     let answers: Vec<_> = std::iter::from_fn(|| bench.importer.rendition().poll_answer()).collect();
     assert!(matches!(answers.last(), Some((RequestId(9), Answer::End))), "{answers:?}");
 }
@@ -334,13 +363,24 @@ fn mediamtx_session_is_part_of_each_uri() {
     let variants = anabranch_media::hls::MultivariantPlaylist::read(MEDIAMTX_VARIANTS.as_bytes())
         .expect("it is the standard's");
     assert_eq!(variants.renditions.len(), 1, "the sound is a rendition of its own");
-    assert_eq!(variants.variants[0].uri, "video1_stream.m3u8?session=2c1f8a7e-5b1d-4b6e-9d53-0f6a4b7c8d9e");
+    assert_eq!(variants.variants[0].uri, "video1_stream.m3u8?session=e6c39594-5df0-4323-a4ca-f910befb764d");
     let mut bench = Bench::new(ImportConfig::default());
     bench.answer(MEDIAMTX_SESSION);
-    assert!(bench.fetched.iter().all(|uri| uri.contains("?session=2c1f8a7e")), "{:?}", bench.fetched);
+    assert!(bench.fetched.iter().all(|uri| uri.contains("?session=e6c39594")), "{:?}", bench.fetched);
     let text = bench.body(Name::Playlist).expect("the window has media");
     assert!(!text.contains("session"), "names towards viewers are the source's own: {text}");
-    assert_eq!(bench.playlist().next_msn(), 11);
+    assert_eq!(bench.playlist().next_msn(), 12);
+}
+
+#[test]
+fn mediamtx_delta_update_is_resolved() {
+    let mut bench = Bench::new(ImportConfig::default());
+    bench.answer(MEDIAMTX_SESSION);
+    bench.answer(MEDIAMTX_DELTA);
+    let playlist = bench.playlist();
+    assert_eq!((playlist.media_sequence, playlist.next_msn()), (9, 12));
+    assert_eq!(playlist.open.as_ref().map(|open| open.parts.len()), Some(6));
+    assert!(discontinuities(&playlist).is_empty());
 }
 
 #[test]
