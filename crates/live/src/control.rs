@@ -23,6 +23,7 @@ use anabranch_live_proto::relay::{Hop, Key};
 use anabranch_live_proto::{NodeId, Object, Tier};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::Role;
+use anabranch_net::refusals::Refusals;
 use anabranch_units::{Duration, Instant, Seed};
 use axum::body::HttpBody;
 use hyper::body::Incoming;
@@ -195,6 +196,8 @@ struct State {
     reports: mpsc::Sender<Report>,
     /// Receiver of reports, until the task that sends them takes it.
     reports_due: Option<mpsc::Receiver<Report>>,
+    /// Log lines about failed parents and lost streams. A parent may fail repeatedly.
+    refusals: Refusals,
 }
 
 /// Error for a viewer who is refused, with the reason.
@@ -259,6 +262,7 @@ impl NodeControl {
             outboxes: BTreeMap::new(),
             reports,
             reports_due: Some(reports_due),
+            refusals: Refusals::default(),
         };
         let (failed, failed_due) = mpsc::unbounded_channel();
         let topology = Topology::new(stamp, layout, (id, &config.identity), &[]);
@@ -552,10 +556,12 @@ impl Shared {
                 state.audience.handle_lost(object);
                 let layout = self.layout();
                 let (channel, rendition) = layout.names(object).unwrap_or_default();
-                tracing::warn!("{channel}/{rendition}: viewers have lost it: {refusal}");
+                let line = format!("{channel}/{rendition}: viewers have lost it: {refusal}");
+                state.refusals.note(None, &line);
             }
             Event::ParentFailed(parent) => {
-                tracing::warn!("parent {}: failed: its streams move", self.name(parent));
+                let line = format!("parent {}: failed: its streams move", self.name(parent));
+                state.refusals.note(None, &line);
                 let hop = self.topology().parents.iter().position(|(node, _)| *node == parent);
                 // A source has no relay, so nobody receives this.
                 let _ = hop.map(|at| self.failed.send(Hop(at as u32)));

@@ -44,6 +44,8 @@ use wire::{EventView, ReportReply, RoundView};
 const HISTORY_MAX: usize = 1_000;
 /// Maximum number of messages kept for one node until its next report.
 const MAILBOX_MAX: usize = 64;
+/// Shortest time between two log lines that a node reports, unless it was silent between them.
+const HEARD_LOG_PAUSE: Duration = Duration::from_secs(10);
 /// Nice value of the optimiser's thread (nice(1)).
 const NICE: i32 = 10;
 /// Duration of a lead whose store no other controller uses.
@@ -183,6 +185,8 @@ struct State {
     /// Number of planned routes that could not be installed when the tables last settled.
     settled_left: Option<usize>,
     store_error: Option<String>,
+    /// When the log last said that a node reports, since the node was last silent.
+    heard_logged: BTreeMap<String, Instant>,
 }
 
 /// State of a controller that leads.
@@ -204,6 +208,16 @@ impl State {
 
     fn follows(&self) -> RequestRefusal {
         RequestRefusal::Follows(self.replica.leader().map(str::to_owned))
+    }
+
+    /// Whether to log that a node reports. A node may claim a restart in each report.
+    fn logs_heard(&mut self, node: &str, now: Instant) -> bool {
+        let last = self.heard_logged.get(node);
+        let is_due = last.is_none_or(|at| now.saturating_since(*at) >= HEARD_LOG_PAUSE);
+        if is_due {
+            self.heard_logged.insert(node.to_owned(), now);
+        }
+        is_due
     }
 }
 
@@ -247,6 +261,7 @@ impl ControllerService {
             reports: 0,
             settled_left: None,
             store_error: None,
+            heard_logged: BTreeMap::new(),
         };
         let shared = Shared {
             settings: config.settings,
@@ -337,8 +352,13 @@ impl ControllerService {
             _ => return,
         };
         match (kind, &node) {
-            ("silent", Some(node)) => tracing::warn!("node {node}: it does not report, and counts as failed"),
-            ("heard", Some(node)) => tracing::info!("node {node}: it reports"),
+            ("silent", Some(node)) => {
+                state.heard_logged.remove(node);
+                tracing::warn!("node {node}: it does not report, and counts as failed");
+            }
+            ("heard", Some(node)) if state.logs_heard(node, self.now()) => {
+                tracing::info!("node {node}: it reports");
+            }
             _ => tracing::debug!("{text}"),
         }
         self.add_event(state, kind, node, text);

@@ -3,6 +3,7 @@
 use crate::control::TransferMeter;
 use anabranch_http::origin::Origin;
 use anabranch_live_proto::relay::{Hop, Key};
+use anabranch_net::refusals::Refusals;
 use axum::http::HeaderMap;
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -59,6 +60,8 @@ pub struct StaticParents {
     parents: Vec<Arc<Parent>>,
     /// Refused parents by folder of the stream, with the end of each refusal.
     refused: Mutex<BTreeMap<String, BTreeMap<Hop, Instant>>>,
+    /// Log lines about parents. A parent may break each answer, and answer each probe.
+    refusals: Refusals,
 }
 
 struct Parent {
@@ -71,7 +74,8 @@ impl StaticParents {
     pub fn new(parents: &[Origin]) -> Self {
         let parent =
             |origin: &Origin| Arc::new(Parent { origin: origin.clone(), is_down: AtomicBool::new(false) });
-        Self { parents: parents.iter().map(parent).collect(), refused: Mutex::default() }
+        let parents = parents.iter().map(parent).collect();
+        Self { parents, refused: Mutex::default(), refusals: Refusals::default() }
     }
 
     /// Parents that are currently refused for an object's stream.
@@ -87,19 +91,23 @@ impl StaticParents {
         if parent.is_down.swap(true, Relaxed) {
             return;
         }
-        tracing::warn!("parent {}: no answer: the next parent is asked", parent.origin.authority());
-        tokio::spawn(probe(Arc::downgrade(parent)));
+        let line = format!("parent {}: no answer: the next parent is asked", parent.origin.authority());
+        let is_logged = self.refusals.tell(None, &line);
+        tokio::spawn(probe(Arc::downgrade(parent), is_logged));
     }
 }
 
-async fn probe(parent: std::sync::Weak<Parent>) {
+/// Asks a parent until it answers. The answer is logged if the failure was.
+async fn probe(parent: std::sync::Weak<Parent>, is_logged: bool) {
     loop {
         // The node may have ended in the meantime.
         let Some(parent) = parent.upgrade() else { return };
         let origin = parent.origin.clone();
         if matches!(timeout(PROBE_TIME, origin.get("/health", &HeaderMap::new())).await, Ok(Ok(_))) {
             parent.is_down.store(false, Relaxed);
-            tracing::info!("parent {}: answers again", origin.authority());
+            if is_logged {
+                tracing::info!("parent {}: answers again", origin.authority());
+            }
             return;
         }
         drop(parent);

@@ -36,6 +36,7 @@ use anabranch_live_proto::origin::{
 use anabranch_media::cmaf::{CutConfig, MediaTime, Timeline};
 use anabranch_media::hls::{DateTime, DeliveryDirectives, MultivariantPlaylist};
 use anabranch_net::public::ServerTrust;
+use anabranch_net::refusals::Refusals;
 use anabranch_units::{Duration, Instant};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -198,6 +199,8 @@ struct Shared {
     epoch_unix_ms: u64,
     /// Second since the epoch, plus one, of the last log line about a refused publisher.
     refusal_logged_s: AtomicU64,
+    /// Log lines about failed uploads.
+    refusals: Refusals,
     metrics: SourceMetrics,
 }
 
@@ -230,6 +233,7 @@ impl Source {
             epoch: tokio::time::Instant::now(),
             epoch_unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(0),
             refusal_logged_s: AtomicU64::new(0),
+            refusals: Refusals::default(),
             metrics: SourceMetrics::default(),
         };
         Ok(Self { server, secure, shared: Arc::new(shared) })
@@ -508,14 +512,15 @@ impl Shared {
         let channel = match self.open(&path) {
             Ok(channel) => channel,
             Err(line) => {
-                tracing::warn!("{path}: publisher {from}: {line}");
+                self.refusals.note(None, &format!("{path}: publisher {from}: {line}"));
                 self.metrics.note_failure(Cause::Full);
                 return unavailable(format!("{line}\n"));
             }
         };
         let silence = std::time::Duration::from_nanos(self.config.silence_max.as_ns());
         let clock = || self.now();
-        let uploaded = publish::upload(&channel, &self.metrics, from, (upload, body), silence, clock);
+        let logs = (&self.metrics, &self.refusals);
+        let uploaded = publish::upload(&channel, logs, from, (upload, body), silence, clock);
         let (status, line) = uploaded.await;
         text(status, if line.is_empty() { line } else { format!("{line}\n") })
     }

@@ -70,6 +70,11 @@ impl Refusals {
     /// Logs one line: the refused request, the caller, and the reason. Control characters are
     /// replaced, and long lines are cut. `peer` is the caller, if a certificate names it.
     pub fn note(&self, peer: Option<&PeerIdentity>, line: &str) {
+        self.tell(peer, line);
+    }
+
+    /// Logs one line as [`Self::note`] does. Returns whether the line was written.
+    pub fn tell(&self, peer: Option<&PeerIdentity>, line: &str) -> bool {
         let line = brief(line, LINE_CHARS_MAX);
         let said = if peer.is_some() { &self.peers } else { &self.strangers };
         let said = said.lock().unwrap_or_else(PoisonError::into_inner).say(Instant::now(), peer, &line);
@@ -80,6 +85,7 @@ impl Refusals {
                 tracing::warn!("{line}; {unsaid} more refusals since the last that has a line")
             }
         }
+        said.is_some()
     }
 }
 

@@ -134,7 +134,8 @@ impl Shared {
 
 /// Keeps a connection to a parent open. Never returns.
 pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
-    let mut is_news = true;
+    // A parent may accept each connection and then break it.
+    let (mut is_news, refusals) = (true, Refusals::default());
     loop {
         if shared.layout().is_removed(parent) {
             sleep(REMOVED_PAUSE).await;
@@ -143,7 +144,7 @@ pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
         if let Err(error) = talk_to_parent(&shared, parent, &mut is_news).await
             && std::mem::replace(&mut is_news, false)
         {
-            tracing::warn!("parent {}: {}", shared.name(parent), cause(&error));
+            refusals.note(None, &format!("parent {}: {}", shared.name(parent), cause(&error)));
         }
         sleep(RECONNECT_PAUSE).await;
     }

@@ -18,6 +18,12 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex as QueueMutex, Notify};
 
+/// Maximum number of publishers of a channel whose begin and end are logged, in each
+/// [`PUBLISHERS_TIME`]. An encoder that restarts, and a spare one, stay below it.
+const PUBLISHERS_LOGGED_MAX: u32 = 4;
+/// Period of [`PUBLISHERS_LOGGED_MAX`].
+const PUBLISHERS_TIME: Duration = Duration::from_secs(10);
+
 /// Names of channel and rendition, as in `/CHANNEL/RENDITION/index.m3u8`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChannelPath {
@@ -66,6 +72,9 @@ struct State {
     /// The connected publisher.
     publisher: Option<Publisher>,
     next_publisher: u64,
+    /// Number of publishers in the log since [`Self::logged_since`].
+    publishers_logged: u32,
+    logged_since: Instant,
     /// Time at which the last byte arrived.
     last_byte_at: Instant,
     is_ended: bool,
@@ -137,6 +146,8 @@ impl Channel {
             next_request: 0,
             publisher: None,
             next_publisher: 0,
+            publishers_logged: 0,
+            logged_since: now,
             last_byte_at: now,
             is_ended: false,
             last_request_at: None,
@@ -182,6 +193,19 @@ impl Channel {
     pub fn ask(&self, now: Instant) {
         self.with(|state| state.last_request_at = Some(now));
         self.asked.notify_one();
+    }
+
+    /// Whether to log the begin and end of a publisher: at most [`PUBLISHERS_LOGGED_MAX`] in each
+    /// [`PUBLISHERS_TIME`].
+    pub fn logs_publisher(&self, now: Instant) -> bool {
+        self.with(|state| {
+            if now.saturating_since(state.logged_since) >= PUBLISHERS_TIME {
+                (state.logged_since, state.publishers_logged) = (now, 0);
+            }
+            let has_room = state.publishers_logged < PUBLISHERS_LOGGED_MAX;
+            state.publishers_logged += u32::from(has_room);
+            has_room
+        })
     }
 
     /// Begins the turn of a publisher, and ends the turn of the previous publisher.

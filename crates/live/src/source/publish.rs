@@ -6,6 +6,7 @@ use super::channel::{Channel, PublisherTurn};
 use super::metrics::{Cause, SourceMetrics};
 use anabranch_http::metrics::Counter;
 use anabranch_live_proto::origin::PackageError;
+use anabranch_net::refusals::Refusals;
 use anabranch_units::Instant;
 use axum::body::HttpBody as _;
 use axum::http::StatusCode;
@@ -31,7 +32,7 @@ pub(super) enum Upload {
     Ignored,
 }
 
-/// Dropping the guard ends a publisher's turn, and logs the end unless it is already logged.
+/// Dropping the guard ends a publisher's turn, and logs the end unless it is logged elsewhere.
 struct TurnGuard<'a> {
     channel: &'a Channel,
     from: IpAddr,
@@ -60,7 +61,7 @@ enum UploadError {
 /// Reads an upload to its end. Returns the status and body of the answer.
 pub(super) async fn upload(
     channel: &Arc<Channel>,
-    metrics: &SourceMetrics,
+    (metrics, refusals): (&SourceMetrics, &Refusals),
     from: IpAddr,
     (upload, mut body): (Upload, Incoming),
     silence_max: Duration,
@@ -79,8 +80,10 @@ pub(super) async fn upload(
         },
     };
     let turn = channel.begin_turn();
-    let mut guard = TurnGuard { channel, from, turn, is_logged: upload == Upload::File };
-    if upload == Upload::Stream {
+    // A publisher may connect again at once, and each stream has two lines.
+    let is_told = upload == Upload::Stream && channel.logs_publisher(clock());
+    let mut guard = TurnGuard { channel, from, turn, is_logged: !is_told };
+    if is_told {
         tracing::info!("{}: publisher {from} begins", channel.path);
     }
     let begun_at = std::time::Instant::now();
@@ -89,7 +92,7 @@ pub(super) async fn upload(
     let (status, line) = match result {
         Ok(bytes) => {
             metrics.upload_seconds.observe(begun_at.elapsed().as_secs_f64());
-            if upload == Upload::Stream {
+            if is_told {
                 tracing::info!("{path}: publisher {from} has ended its stream of {bytes} bytes");
             }
             (StatusCode::CREATED, String::new())
@@ -110,7 +113,7 @@ pub(super) async fn upload(
                 }
             };
             metrics.note_failure(cause);
-            tracing::warn!("{path}: publisher {from}: {line}");
+            refusals.note(None, &format!("{path}: publisher {from}: {line}"));
             (status, line)
         }
     };
