@@ -22,6 +22,7 @@ mod fill;
 mod gather;
 mod hostile;
 mod keys;
+mod live_hostile;
 mod logs;
 mod metrics;
 #[path = "../../../pace/tests/it/namespace.rs"]
