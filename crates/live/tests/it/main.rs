@@ -6,6 +6,7 @@ mod controlled;
 mod dns;
 mod doubled;
 mod faults;
+mod nginx;
 mod origin;
 mod players;
 mod pull;
