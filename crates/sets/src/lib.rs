@@ -5,7 +5,8 @@
 //! their roots down, and only nodes that differ are read.
 //!
 //! A [`filter::Filter`] decides which entries belong to a set. A [`layout::Layout`] makes one byte
-//! stream of the contents that a destination lacks.
+//! stream of the contents that a destination lacks. [`folding::Collisions`] are names that a file
+//! system cannot keep apart.
 //!
 //! Leaves out: the files themselves, their scan and its index (the `disk` room). Read [`Entry`],
 //! [`Node`] and [`Builder`] first.
@@ -17,6 +18,7 @@ pub mod deletes;
 mod difference;
 mod entry;
 pub mod filter;
+pub mod folding;
 pub mod glob;
 pub mod layout;
 mod node;
