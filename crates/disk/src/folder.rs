@@ -9,6 +9,7 @@
 //! Leaves out: the contents of a partial file ([`crate::partial`]); files that are never given out
 //! ([`secrets`]). Read [`Folder`] and [`Place`] first.
 
+mod folding;
 pub mod secrets;
 
 use anabranch_pieces::name::{self, NameError};

@@ -15,6 +15,7 @@ use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::{MaxDelete, Surplus};
 use anabranch_sets::filter::Filter;
+use anabranch_sets::folding::Folding;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use std::fs::File;
@@ -343,6 +344,22 @@ fn surplus(
     }
 }
 
+/// Checks that the file system keeps the names of a snapshot's entries apart, where `folding` is
+/// ignored in names.
+///
+/// Errors: names are equal there.
+fn check_names(path: &Path, manifest: &Manifest, folding: Folding) -> io::Result<()> {
+    if folding.is_none() {
+        return Ok(());
+    }
+    match manifest.collisions(&[folding]).map_err(io::Error::other)?.first() {
+        None => Ok(()),
+        Some(collisions) => {
+            Err(io::Error::other(format!("{}: nothing was fetched: {collisions}", shown(path))))
+        }
+    }
+}
+
 /// Decodes the head of a snapshot's stream.
 ///
 /// Errors: the bytes are no head of this snapshot (`InvalidData`).
@@ -450,10 +467,11 @@ impl Arrival {
 
     /// Takes the head of the stream.
     ///
-    /// Errors: the bytes are no head of this snapshot (`InvalidData`); the rules allow fewer
-    /// deletes; the system's.
+    /// Errors: the bytes are no head of this snapshot (`InvalidData`); names are equal on this file
+    /// system; the rules allow fewer deletes; the system's.
     pub fn begin(&mut self, head: Vec<u8>) -> io::Result<()> {
         let manifest = decoded(head, self.snapshot, self.memory_max)?;
+        check_names(self.place.path(), &manifest, self.place.folding())?;
         // A refused copy leaves no working file.
         let surplus = surplus(self.place.path(), self.before.as_ref(), &manifest, &self.rules)?;
         self.write_head(&manifest)?;

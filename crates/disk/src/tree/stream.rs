@@ -17,6 +17,7 @@ use anabranch_pieces::{ByteRange, FileHash, blocks};
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
+use anabranch_sets::folding::{Collisions, Folding};
 use anabranch_sets::{
     Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, Store, UNSETTLED_MAX,
     compare_paths, hash,
@@ -392,6 +393,13 @@ impl Manifest {
         let here: u64 = here.iter().map(|content| content.range.len()).sum();
         let contents = self.length_bytes() - self.head_bytes();
         Ok(Comparison { content_bytes: contents - here, ..compared.map_err(HeadError::Node)? })
+    }
+
+    /// Entries whose names are equal under each of `foldings`.
+    ///
+    /// Errors: [`HeadError::Node`].
+    pub fn collisions(&self, foldings: &[Folding]) -> Result<Vec<Collisions>, HeadError> {
+        Collisions::find(self.store(), self.id, foldings).map_err(HeadError::Node)
     }
 
     /// All entries, as a difference from nothing.

@@ -330,3 +330,21 @@ fn writing_killed_after_the_last_entry_is_ended() {
     let done = mirror(&from, &to, &of_source(1, Some(MaxDelete::Percent(100)))).expect("written");
     assert_eq!((done.files, done.deleted, done.conflicts), (1, 1, 0));
 }
+
+#[test]
+fn names_equal_here_are_refused() {
+    let root = folder();
+    let from = root.path().join("from");
+    write(&from, "a/README", "one");
+    write(&from, "a/readme", "two");
+    let source = scanned(&from);
+    let check = |folding| check_names(Path::new("to"), source.manifest(), folding);
+    check(Folding::NONE).expect("the names differ");
+    check(Folding::FORM).expect("the names differ");
+    let refused = check(Folding::CASE).expect_err("the names are equal").to_string();
+    assert_eq!(
+        refused,
+        "to: nothing was fetched: the file system ignores case in names, and 1 entry needs the name of another entry: \
+         rename one of each; the first is `a/readme` beside `a/README`"
+    );
+}
