@@ -13,6 +13,7 @@ use anabranch_pieces::{Attributes, ByteRange, FileHash};
 use anabranch_sets::comparison::{Comparison, NAMED_BYTES_MAX};
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
+use anabranch_sets::folding::{Collisions, Folding};
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
 
@@ -272,6 +273,24 @@ impl Unsettled {
     }
 }
 
+/// Names of a directory that a file system may take for equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FoldedNames {
+    /// At a destination: differences between names that its file system ignores.
+    pub folding: Folding,
+    /// At the source: entries whose names are equal under a folding.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub collisions: Vec<Collisions>,
+}
+
+impl FoldedNames {
+    /// Returns true if all names are different.
+    pub fn is_empty(&self) -> bool {
+        self.folding.is_none() && self.collisions.is_empty()
+    }
+}
+
 /// Everything that one site does in one attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SiteProgram {
@@ -496,6 +515,9 @@ pub enum Report {
         /// At the source of a directory: entries that it cannot send.
         #[serde(default, skip_serializing_if = "Unsettled::is_empty")]
         unsettled: Unsettled,
+        /// Of a directory: names that a destination may not keep apart.
+        #[serde(default, skip_serializing_if = "FoldedNames::is_empty")]
+        names: FoldedNames,
     },
     /// This site's part of the attempt is set up.
     Ready {

@@ -20,7 +20,7 @@ use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_pieces::name::{NameError, directory, normal};
 use anabranch_pieces::{Attributes, ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    Command, DirectoryRules, FailureKind, Finish, Report, Run, SiteProgram, Submitter, Unsettled,
+    Command, DirectoryRules, FailureKind, Finish, FoldedNames, Report, Run, SiteProgram, Submitter, Unsettled,
 };
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
@@ -457,6 +457,7 @@ impl Service {
                     arriving,
                     head_bytes,
                     unsettled,
+                    names: FoldedNames::default(),
                 });
             }
             if directory(name).is_some() {
@@ -476,7 +477,18 @@ impl Service {
                 None => vec![],
             };
             let (arriving, head_bytes, unsettled) = (None, None, Unsettled::default());
-            Ok(Report::Inventory { run, length, have, hash, attributes, arriving, head_bytes, unsettled })
+            let names = FoldedNames::default();
+            Ok(Report::Inventory {
+                run,
+                length,
+                have,
+                hash,
+                attributes,
+                arriving,
+                head_bytes,
+                unsettled,
+                names,
+            })
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| failed(run, kind, &error))

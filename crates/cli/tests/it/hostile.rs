@@ -21,7 +21,7 @@ use anabranch_pieces::GenerationHash;
 use anabranch_replicate::wire::{DestinationRequest, LinkAddress, SubmitRequest};
 use anabranch_replicate::{Client, SiteLink};
 use anabranch_replicate_proto::control::{
-    Command, OutgoingSpec, Report, Run, SiteProgram, TransferId, Unsettled,
+    Command, FoldedNames, OutgoingSpec, Report, Run, SiteProgram, TransferId, Unsettled,
 };
 use anabranch_replicate_proto::coordinator::SchemeChoice;
 use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
@@ -234,6 +234,7 @@ impl Actor {
                                 arriving: None,
                                 head_bytes: None,
                                 unsettled: Unsettled::default(),
+                                names: FoldedNames::default(),
                             }
                         }
                         Command::Install { program } => {

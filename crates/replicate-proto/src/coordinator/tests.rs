@@ -10,10 +10,11 @@ mod slow;
 mod world;
 
 use super::*;
-use crate::control::{Attempt, FlowDigest, FlowProgress, FlowSide, Priority, Unsettled};
+use crate::control::{Attempt, FlowDigest, FlowProgress, FlowSide, FoldedNames, Priority, Unsettled};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::ByteRange;
+use anabranch_sets::folding::Folding;
 use anabranch_units::Seed;
 pub(super) use world::request;
 use world::{ATTRIBUTES, HASH, LENGTH, World, filled_plan, internet2, topology, verdict, whole, whole_of};
@@ -799,6 +800,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
                     arriving: Some(HASH),
                     head_bytes: Some(n / 2),
                     unsettled: Unsettled { ranges: vec![range], left_out: None },
+                    names: FoldedNames { folding: Folding::CASE, collisions: vec![] },
                 },
                 1 => Report::Ready { run },
                 2 => Report::Progress {

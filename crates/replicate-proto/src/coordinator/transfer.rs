@@ -22,6 +22,7 @@ use super::{
 use crate::control::{Attempt, EntryCounts, FlowDigest, LeftEntry, Unsettled};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_sets::comparison::Comparison;
+use anabranch_sets::folding::{Collisions, Folding};
 use anabranch_units::ByteCount;
 use anabranch_units::text::printable;
 use room::CrowdedSite;
@@ -141,6 +142,10 @@ struct StreamHead {
     goes_first: bool,
     /// Entries that the source cannot send. Destinations do without them.
     unsettled: Unsettled,
+    /// Entries whose names are equal under a folding, by the source's last report.
+    collisions: Vec<Collisions>,
+    /// Differences between names that the file systems of destinations ignore.
+    foldings: BTreeMap<SiteId, Folding>,
     /// Snapshots whose ranges destinations have, by their last inventories.
     arriving: BTreeMap<SiteId, FileHash>,
     /// Counts of the entries at destinations that wrote the directory.

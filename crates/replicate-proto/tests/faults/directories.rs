@@ -15,7 +15,7 @@ use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::directory;
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    FailureKind, Finish, Report, Run, SiteProgram, TransferId, Unsettled,
+    FailureKind, Finish, FoldedNames, Report, Run, SiteProgram, TransferId, Unsettled,
 };
 use anabranch_replicate_proto::coordinator::TransferRequest;
 use anabranch_units::{Duration, RandomStream, Seed, SiteId};
@@ -266,6 +266,7 @@ impl World {
             arriving: None,
             head_bytes: Some(snapshot.head.bytes),
             unsettled: Unsettled::default(),
+            names: FoldedNames::default(),
         }
     }
 
@@ -294,6 +295,7 @@ impl World {
             arriving: id,
             head_bytes: None,
             unsettled: Unsettled::default(),
+            names: FoldedNames::default(),
         }
     }
 

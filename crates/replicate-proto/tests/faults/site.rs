@@ -7,7 +7,9 @@ use super::network::spoil;
 use super::runner::{DiskTask, Runner, Source};
 use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::{directory, normal_entry};
-use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Report, Run, SiteProgram, Unsettled};
+use anabranch_replicate_proto::control::{
+    Command, FailureKind, Finish, FoldedNames, Report, Run, SiteProgram, Unsettled,
+};
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -191,6 +193,7 @@ impl World {
                     arriving: None,
                     head_bytes: None,
                     unsettled: Unsettled::default(),
+                    names: FoldedNames::default(),
                 })
             }
             Job::Inquire { run, path: name, .. } => {
@@ -207,6 +210,7 @@ impl World {
                         arriving: None,
                         head_bytes: None,
                         unsettled: Unsettled::default(),
+                        names: FoldedNames::default(),
                     },
                     Err(DiskFull) => failed(run, &path),
                 })

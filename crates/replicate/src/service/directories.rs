@@ -18,13 +18,14 @@ use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
 use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    DirectoryRules, EntryCounts, Finish, LeftCause, LeftEntry, Report, Run, SiteProgram, Submitter,
-    TransferId, Unsettled, bound_left,
+    DirectoryRules, EntryCounts, Finish, FoldedNames, LeftCause, LeftEntry, Report, Run, SiteProgram,
+    Submitter, TransferId, Unsettled, bound_left,
 };
 use anabranch_sets::FileTime;
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
+use anabranch_sets::folding::{Collisions, Folding};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -68,6 +69,8 @@ pub(super) struct Source {
     pub(super) stream: Arc<TreeStream>,
     /// Line about entries that went on changing during the scan.
     left_out: Option<String>,
+    /// Entries that a destination may not keep apart.
+    collisions: Vec<Collisions>,
 }
 
 /// Scanned directories of the transfers under way.
@@ -173,6 +176,7 @@ pub(super) fn source_inventory(run: Run, source: &Source, rules: &DirectoryRules
         arriving: None,
         head_bytes: Some(manifest.head_bytes()),
         unsettled: Unsettled { ranges: source.stream.unsettled(), left_out: source.left_out.clone() },
+        names: FoldedNames { folding: Folding::NONE, collisions: source.collisions.clone() },
     }
 }
 
@@ -246,7 +250,8 @@ impl Directories {
         if deletes {
             check_source(name, half_written_before.or(half_written(folder, name)?), &scan.counts)?;
         }
-        let source = Source { stream: Arc::new(stream), left_out: scan.problem };
+        let collisions = stream.manifest().collisions(&Folding::LOSSY).map_err(io::Error::other)?;
+        let source = Source { stream: Arc::new(stream), left_out: scan.problem, collisions };
         // A question has no transfer whose end drops it. Without an inquiry the filter is unknown.
         if lock(&self.facts).contains_key(&run.transfer) {
             keep(&self.sources, key, source.clone(), memory_max);
@@ -380,6 +385,7 @@ impl Service {
             arriving,
             head_bytes: None,
             unsettled: Unsettled::default(),
+            names: FoldedNames { folding: self.config.folder.folding(name), collisions: Vec::new() },
         };
         keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
         Ok(report)

@@ -215,6 +215,34 @@ async fn departed_relay_is_reported_by_its_neighbours() {
     assert!(!have.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn source_reports_names_that_differ_in_case() {
+    use anabranch_sets::folding::Folding;
+    let mut net = Loopback::start(3);
+    std::fs::create_dir(net.path(0, "data")).expect("the folder is ours");
+    for name in ["data/README", "data/readme"] {
+        std::fs::write(net.path(0, name), name).expect("the folder is ours");
+    }
+    for (site, expected) in [(0, vec![Folding::CASE, Folding::CASE_AND_FORM]), (2, vec![])] {
+        net.sites[site].0.handle(Command::Inquire {
+            run: RUN,
+            is_source: site == 0,
+            path: "data/".into(),
+            submitter: Submitter::Operator,
+            rules: DirectoryRules::default(),
+        });
+        let pick = |report: &Report| match report {
+            Report::Inventory { names, .. } => Some(names.clone()),
+            _ => None,
+        };
+        let names = net.report(site, pick).await;
+        let foldings: Vec<Folding> = names.collisions.iter().map(|found| found.folding).collect();
+        assert_eq!(foldings, expected);
+        assert!(names.collisions.iter().all(|found| found.entries == 1), "{names:?}");
+        assert!(names.folding.is_none(), "folders of tests keep names apart");
+    }
+}
+
 /// #54: the stream of a directory stayed after its last transfer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inquiry_ends_a_directory_killed_after_its_last_entry() {

@@ -12,7 +12,7 @@ use anabranch_replicate::wire::{
     DestinationRequest, LinkAddress, RegisterRequest, SubmitRequest, TopologyDigest,
 };
 use anabranch_replicate::{Client, Controller, ControllerConfig, SiteLink, WatchItem};
-use anabranch_replicate_proto::control::{Command, Report, TransferId, Unsettled};
+use anabranch_replicate_proto::control::{Command, FoldedNames, Report, TransferId, Unsettled};
 use anabranch_replicate_proto::coordinator::{
     EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, SubmitResult, TransferRequest, Verdict,
 };
@@ -196,6 +196,7 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                             arriving: None,
                             head_bytes: None,
                             unsettled: Unsettled::default(),
+                            names: FoldedNames::default(),
                         }]
                     }
                     Command::Install { program } => {

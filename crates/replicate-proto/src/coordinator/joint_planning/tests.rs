@@ -80,6 +80,7 @@ impl World {
                         arriving: None,
                         head_bytes: None,
                         unsettled: crate::control::Unsettled::default(),
+                        names: crate::control::FoldedNames::default(),
                     }
                 }
                 Command::Install { program } => {

@@ -165,6 +165,7 @@ fn late_answer_to_an_earlier_controllers_question_is_ignored() {
             arriving: None,
             head_bytes: None,
             unsettled: crate::control::Unsettled::default(),
+            names: crate::control::FoldedNames::default(),
         }
     };
     coordinator.handle_report(now, SiteId(0), report(earlier, 1));

@@ -4,13 +4,14 @@
 
 use super::super::*;
 use crate::control::{
-    DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, LeftCause, LeftEntry, Priority, Submitter,
-    Unsettled,
+    DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, FoldedNames, LeftCause, LeftEntry, Priority,
+    Submitter, Unsettled,
 };
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_sets::comparison::{Comparison, DifferenceKind, DifferentEntry};
+use anabranch_sets::folding::{Collisions, Folding};
 
 pub(super) const LENGTH: u64 = 1_000_000;
 pub(super) const HASH: FileHash = FileHash([7; 32]);
@@ -223,6 +224,8 @@ pub(super) struct FakeDirectory {
     pub(super) rules: Vec<DirectoryRules>,
     /// Numbers of the sources whose directories the site wrote.
     pub(super) origins: Vec<u64>,
+    /// Differences between names that its file system ignores.
+    pub(super) folding: Folding,
 }
 
 impl FakeDirectory {
@@ -279,6 +282,8 @@ pub(super) struct World {
     pub(super) head_bytes: Option<u64>,
     /// Of a directory: entries that its source cannot send.
     pub(super) unsettled: Unsettled,
+    /// Of a directory: entries with equal names.
+    pub(super) collisions: Vec<Collisions>,
     pub(super) events: Vec<Event>,
     pub(super) store: BTreeMap<TransferId, String>,
     pub(super) next_id: TransferId,
@@ -305,6 +310,7 @@ impl World {
             directories: BTreeMap::new(),
             head_bytes: None,
             unsettled: Unsettled::default(),
+            collisions: vec![],
             events: vec![],
             store: BTreeMap::new(),
             next_id: TransferId(1),
@@ -398,6 +404,7 @@ impl World {
             let (length, hash) = (Some(length), s.remembers_hash.then_some(HASH));
             let (have, attributes, arriving) = (vec![], Some(ATTRIBUTES), None);
             let unsettled = self.unsettled.clone();
+            let names = FoldedNames { folding: Folding::NONE, collisions: self.collisions.clone() };
             return Report::Inventory {
                 run,
                 length,
@@ -407,6 +414,7 @@ impl World {
                 arriving,
                 head_bytes,
                 unsettled,
+                names,
             };
         }
         if let Some(head_bytes) = head_bytes {
@@ -421,6 +429,7 @@ impl World {
             arriving: directory.arriving.filter(|_| !directory.loses_heads),
             head_bytes: None,
             unsettled: Unsettled::default(),
+            names: FoldedNames { folding: directory.folding, collisions: Vec::new() },
         }
     }
 

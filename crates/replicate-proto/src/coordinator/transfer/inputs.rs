@@ -8,7 +8,7 @@ use super::{
     FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
     Transfer, UnreachableSite, doubled, one_line,
 };
-use crate::control::{EntryCounts, FlowProgress, Unsettled, bound_left};
+use crate::control::{EntryCounts, FlowProgress, FoldedNames, Unsettled, bound_left};
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
     LinkId, Report, Run, SiteId, Verdict, audit, ranges,
@@ -17,6 +17,7 @@ use crate::plan::{FileToSend, Mode};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_sets::UNSETTLED_MAX;
 use anabranch_sets::comparison::Comparison;
+use anabranch_sets::folding::Folding;
 use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 
@@ -141,13 +142,26 @@ impl Transfer {
             return;
         }
         match report {
-            Report::Inventory { length, have, hash, attributes, arriving, head_bytes, unsettled, .. } => {
+            Report::Inventory {
+                length,
+                have,
+                hash,
+                attributes,
+                arriving,
+                head_bytes,
+                unsettled,
+                names,
+                ..
+            } => {
                 if site == self.request.source {
                     self.attributes = attributes;
                     self.head.bytes = head_bytes.filter(|_| self.request.is_directory());
                     if matches!(self.phase, Phase::Inquiring { run: asked, .. } if asked == run) {
                         self.handle_unsettled(unsettled);
                     }
+                }
+                if matches!(self.phase, Phase::Inquiring { run: asked, .. } if asked == run) {
+                    self.handle_names(site, names);
                 }
                 let have = InventoryRanges { have, arriving };
                 self.handle_inventory(cx, site, run, (length, hash, attributes), have)
@@ -233,6 +247,42 @@ impl Transfer {
             ranges.retain(|range| self.head.bytes.is_some_and(|head| range.start >= head));
             let left_out = left_out.map(|line| one_line(&line));
             self.head.unsettled = Unsettled { ranges: ranges::normal(&ranges, u64::MAX), left_out };
+        }
+    }
+
+    /// Takes over which names of a directory are equal, and where.
+    fn handle_names(&mut self, site: SiteId, FoldedNames { folding, mut collisions }: FoldedNames) {
+        if !self.request.is_directory() {
+            return;
+        }
+        if site == self.request.source {
+            // The site may be hostile.
+            collisions.truncate(Folding::LOSSY.len());
+            for found in &mut collisions {
+                found.first = (one_line(&found.first.0), one_line(&found.first.1));
+            }
+            self.head.collisions = collisions;
+        } else {
+            self.head.foldings.insert(site, folding);
+        }
+    }
+
+    /// Refuses destinations whose file systems take names of the directory for equal. A comparison
+    /// writes no name.
+    pub(super) fn refuse_equal_names(&mut self, cx: &mut Context<'_>) {
+        if self.request.rules.compare {
+            return;
+        }
+        let head = &self.head;
+        let refused = self.destinations.iter().filter(|d| d.open()).filter_map(|d| {
+            let folding = head.foldings.get(&d.site)?;
+            let collisions = head.collisions.iter().find(|found| found.folding == *folding)?;
+            let reason = format!("{}: {}: nothing was sent: {collisions}", cx.name(d.site), d.path);
+            Some((d.site, Verdict::Failed { reason }))
+        });
+        let refused: Vec<(SiteId, Verdict)> = refused.collect();
+        for (site, verdict) in refused {
+            self.decide(cx, site, verdict);
         }
     }
 

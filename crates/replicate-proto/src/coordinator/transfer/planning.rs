@@ -145,6 +145,7 @@ impl Transfer {
             self.pause(cx, reason, Duration::ZERO);
             return;
         }
+        self.refuse_equal_names(cx);
         let Some(length) = self.length else { return };
         let (mut others, hash) = (Vec::new(), self.hash);
         self.head.goes_first = false;

@@ -4,6 +4,7 @@ use super::*;
 use crate::control::{DirectoryRules, EntryCounts, LeftCause};
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
+use anabranch_sets::folding::Collisions;
 
 fn filter(rule: &str) -> Rules {
     Rules { rules: vec![rule.to_owned()], ..Rules::default() }
@@ -41,6 +42,51 @@ fn conflicts_beside_a_failure_are_partial_success() {
     let status = w.run_to_end(id);
     assert!(matches!(verdict(&status, 3), Verdict::Conflict { .. }), "{:?}", verdict(&status, 3));
     assert_eq!(status.outcome, Some(Outcome::SomeFailed));
+}
+
+/// A world whose source has two names that are equal without their case, and whose destination 3
+/// ignores the case.
+fn world_with_equal_names() -> (World, TransferRequest) {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3, 8]);
+    let of = |folding| Collisions { folding, entries: 2, first: ("x\ny".to_owned(), "X".repeat(9_000)) };
+    w.collisions = vec![of(Folding::CASE), of(Folding::CASE_AND_FORM)];
+    w.directories.entry(SiteId(3)).or_default().folding = Folding::CASE;
+    (w, request)
+}
+
+#[test]
+fn destination_that_ignores_case_is_refused_alone() {
+    let (mut w, request) = world_with_equal_names();
+    let id = w.submit(request);
+    let status = w.run_to_end(id);
+    let Verdict::Failed { reason } = verdict(&status, 3) else { panic!("{status:?}") };
+    assert!(
+        reason.starts_with("s3: in/: nothing was sent: the file system ignores case in names"),
+        "{reason}"
+    );
+    assert!(reason.contains("2 entries") && !reason.contains('\n') && reason.len() < 1_500, "{reason}");
+    assert!(w.sites[3].have.is_empty() && !w.sites[3].finished);
+    assert_eq!(*verdict(&status, 8), Verdict::Done);
+    assert_eq!(status.outcome, Some(Outcome::SomeFailed));
+}
+
+#[test]
+fn names_equal_under_another_folding_are_sent() {
+    let (mut w, request) = world_with_equal_names();
+    w.directories.entry(SiteId(3)).or_default().folding = Folding::FORM;
+    let id = w.submit(request);
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+}
+
+#[test]
+fn comparison_with_equal_names_is_made() {
+    let (mut w, mut request) = world_with_equal_names();
+    request.rules.compare = true;
+    w.length = HEAD;
+    let id = w.submit(request);
+    let status = w.run_to_end(id);
+    assert!(!matches!(verdict(&status, 3), Verdict::Failed { .. }), "{:?}", verdict(&status, 3));
 }
 
 #[test]
