@@ -4,7 +4,7 @@
 //! names (directories of ext4 with `+F`, HFS+). Two entries of one directory then need one name
 //! there, and the second one would overwrite the first one. Case folding follows the Unicode
 //! Standard, section 3.13: simple folding where the form counts, and full folding (definition D145)
-//! where it does not. The tables are those of Rust's standard library and of `icu_normalizer`.
+//! where it does not. Rust's standard library and `icu_normalizer` have the tables.
 //!
 //! Leaves out: code points that ext4 ignores in names, and the tables of single file systems. Read
 //! [`Folding`] and [`Collisions`] first.
@@ -81,10 +81,10 @@ impl Folding {
     }
 }
 
-/// Whether a letter is outside of case folding although it has an upper case: the dotless i, whose
-/// upper case is the one of `i`.
+/// Returns true for the dotless i. Case folding keeps it, although it shares its upper case with
+/// `i`.
 fn is_unfolded(letter: char) -> bool {
-    letter == 'ı'
+    letter == '\u{131}'
 }
 
 /// The canonical decomposition (NFD) of a text.

@@ -376,6 +376,8 @@ impl Service {
         }
         let found = before.as_ref().map(|before| before.manifest());
         let length = if rules.compare { Manifest::head_bytes } else { Manifest::length_bytes };
+        // A comparison makes no working name.
+        let folding = if rules.compare { Folding::NONE } else { self.config.folder.folding(name) };
         let report = Report::Inventory {
             run,
             length: found.map(length),
@@ -385,7 +387,7 @@ impl Service {
             arriving,
             head_bytes: None,
             unsettled: Unsettled::default(),
-            names: FoldedNames { folding: self.config.folder.folding(name), collisions: Vec::new() },
+            names: FoldedNames { folding, collisions: Vec::new() },
         };
         keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
         Ok(report)

@@ -49,7 +49,7 @@ fn foldings_ignore_case_and_form_as_named() {
         // The final sigma, and the long s.
         ("\u{3a3}", "\u{3c2}", true, false),
         ("\u{17f}", "S", true, false),
-        // The dotless i is a letter of its own.
+        // The dotless i is another letter than i.
         ("\u{131}", "i", false, false),
         ("\u{131}", "I", false, false),
     ] {
