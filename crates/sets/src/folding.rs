@@ -226,8 +226,8 @@ fn shown(path: &[u8], is_escaped: bool) -> String {
     printable(&String::from_utf8_lossy(path)).into_owned()
 }
 
-/// Hash of a name under the folding that ignores most. Names that are equal under any folding have
-/// equal hashes.
+/// Hash of a name under the folding that ignores most. Names that are equal under another folding
+/// have equal hashes, unless U+0345 (iota below) stands before another mark.
 fn key(name: &Name) -> u64 {
     let folded = Folding::CASE_AND_FORM.folded(name.as_bytes());
     anabranch_units::mix64(anabranch_units::fnv1a(folded.iter().copied()))
