@@ -357,7 +357,7 @@ impl Relay {
             let gap = object.fetch.longest_gap;
             self.paces.record(object.key.folder(), super::pace::WaitKind::Piece, gap);
         }
-        let ahead = self.config.reads_ahead.then(|| opening(object)).unwrap_or_default();
+        let ahead = if self.config.reads_ahead { opening(object) } else { Vec::new() };
         let is_kept = object.admits(now) && !object.head.as_ref().is_some_and(|head| head.cache.is_unshared);
         if is_kept {
             object.body.join();

@@ -272,7 +272,8 @@ async fn strange_bytes(at: SocketAddr) {
     for seed in 0..50 {
         let mut tcp = TcpStream::connect(at).await.expect("it listens");
         let _ = tcp.write_all(&noise(seed, 4_096)).await;
-        let ends = tcp.read_to_end(&mut Vec::new());
+        let mut said = Vec::new();
+        let ends = tcp.read_to_end(&mut said);
         let _ = timeout(PATIENCE, ends).await.expect("the listener closes the connection");
     }
 }
