@@ -22,6 +22,7 @@ pub mod folding;
 pub mod glob;
 pub mod layout;
 mod node;
+pub mod publication;
 mod renames;
 #[cfg(test)]
 mod samples;
