@@ -11,10 +11,11 @@ pub mod arrival;
 pub mod index;
 pub mod manifest;
 mod names;
+pub mod publish;
 pub mod stream;
 pub mod unpack;
 
-use crate::folder::{Folder, Links, OpenError, at, secrets, shown};
+use crate::folder::{Folder, Links, OpenError, Place, at, secrets, shown};
 use anabranch_pieces::name;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{Attributes, DEPTH_MAX, DIRECTORY_MODE_BITS, FILE_MODE_BITS, FileTime};
@@ -141,6 +142,12 @@ pub struct Found<'s> {
 /// Name of a path: its last component.
 pub(crate) fn name_of(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+/// Path of the directory around an entry; empty for the root.
+pub(crate) fn parent_of(path: &[u8]) -> &[u8] {
+    let end = path.len() - name_of(path).len();
+    &path[..end.saturating_sub(1)]
 }
 
 impl Found<'_> {
@@ -423,6 +430,25 @@ impl<V: Visitor> Scan<'_, V> {
         }
         Ok(Some(Open { descriptor, names, next: 0, stat, path_bytes: self.path.len() }))
     }
+}
+
+/// The folder around a location, in which no link is followed.
+fn folder_around(place: &Place) -> io::Result<Folder> {
+    let around = place.path().parent().unwrap_or(Path::new(""));
+    Ok(Folder::of_descriptor(place.folder().try_clone()?, around.to_owned(), Links::Refused))
+}
+
+/// Opens the directory at a location for a scan.
+///
+/// Errors: the system's; there is none, or another kind of entry.
+fn tree_at(place: &Place) -> io::Result<Tree> {
+    Tree::below(&folder_around(place)?, Path::new(place.name())).map_err(|error| match error.kind() {
+        io::ErrorKind::NotADirectory => {
+            let reason = format!("{}: not a directory: remove it, or name another one", shown(place.path()));
+            io::Error::new(io::ErrorKind::NotADirectory, reason)
+        }
+        _ => error,
+    })
 }
 
 /// A path below the root in a printable form.

@@ -1,21 +1,24 @@
 //! A directory that arrives as a stream: what it lacks, and its files at the end.
 //!
 //! Beside the directory lie working files: the stream as far as it arrived, the index of the
-//! directory, the record of transfers to it and, while it is written, the manifest.
+//! directory, the record of transfers to it and, while it is written, the manifest. A directory
+//! that is published as a whole ([`super::publish`]) needs no manifest there.
 //!
 //! Leaves out: where the bytes come from. Read [`Arrival`] first.
 
-use super::Tree;
 use super::index::{Index, Origin};
+use super::publish::{NextTree, check, has_snapshots, settle};
 use super::stream::{LocalContent, Manifest, TreeStream, head_bytes};
 use super::unpack::{Backup, UnpackError, Unpacked, Unpacker, note_broken_off};
-use crate::folder::{Folder, Links, Name, OpenError, Place, at, shown};
+use super::{Stat, folder_around, tree_at};
+use crate::folder::{Folder, Name, OpenError, Place, at, remove, shown};
 use crate::partial::{FinishError, PartialFile};
 use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::{MaxDelete, Surplus};
 use anabranch_sets::filter::Filter;
 use anabranch_sets::folding::Folding;
+use anabranch_sets::publication::Publication;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use std::fs::File;
@@ -56,20 +59,107 @@ pub struct Destination<'a> {
     pub filter: Option<&'a Filter>,
     /// Maximum memory for one manifest, in bytes.
     pub memory_max: u64,
+    /// How entries get their names.
+    pub publication: Publication,
 }
 
 impl Destination<'_> {
-    /// Writes the directory, which is made if it does not exist. The manifest lies beside it
-    /// meanwhile: after a kill, files of this transfer are not taken for another program's.
+    /// Writes the directory, which is made if it does not exist. A publication that was broken off
+    /// is ended first.
     ///
     /// Errors: [`UnpackError`].
     pub fn write(&self, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
-        let Self { place, before, local, origin, replace, deletes, backup, unsettled, filter, memory_max } =
-            *self;
+        settle(self.place)?;
+        match self.publication {
+            Publication::Each => self.write_in_place(stream, manifest),
+            Publication::Snapshot { keep } => self.write_snapshot(keep, stream, manifest),
+        }
+    }
+
+    /// Writes a copy of the directory, and exchanges both. After an error the directory is as it
+    /// was.
+    fn write_snapshot(&self, keep: u32, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
+        let place = self.place;
+        if self.backup.is_some() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, BACKUP_OF_SNAPSHOT).into());
+        }
+        let id = self.before.map_or([0; 32], |before| before.manifest().id().0);
+        let written = NextTree::build(place, keep, &id).map_err(UnpackError::Io).and_then(|next| {
+            let done = self.write_next(&next, stream, manifest)?;
+            next.publish()?;
+            Ok(done)
+        });
+        if written.is_err() {
+            // The next transfer does it, too.
+            if let Err(error) = settle(place) {
+                tracing::warn!("the next snapshot is not removed yet: {error}");
+            }
+            return written;
+        }
+        // A transfer that wrote in place may have broken off before this one.
+        let record = record_of(place)?;
+        end_writing(place, record.as_ref())?;
+        written
+    }
+
+    /// Writes the entries of a tree that is not published. The record of transfers and the index
+    /// change with the publication.
+    fn write_next(
+        &self,
+        next: &NextTree<'_>,
+        stream: &File,
+        manifest: &Manifest,
+    ) -> Result<Unpacked, UnpackError> {
+        let Self { place, before, memory_max, .. } = *self;
+        let mut record = record_for(place, next.published().unwrap_or(next.stat()));
+        let broken_off = Manifest::load(place.folder(), &place.working_name(SENDING), memory_max)?;
+        let broken_off_of = record.as_ref().map_or(Ok(Origin::default()), Index::writing)?;
+        if let (Some(record), Some(manifest), Some(before)) = (&record, &broken_off, before) {
+            note_broken_off(record, (manifest, broken_off_of), before.manifest())?;
+        }
+        if let Some(published) = next.published() {
+            if let Some(record) = &mut record {
+                record.stage(next.stat())?;
+            }
+            let index = place.working_path("index").and_then(|path| Index::open(&path, published));
+            if let Err(error) = index.and_then(|mut index| index.stage(next.stat())) {
+                tracing::warn!("every file is read by the next transfer: {error}");
+            }
+        }
+        let unpacker = Unpacker {
+            stream,
+            manifest,
+            before,
+            record: record.as_ref(),
+            broken_off: broken_off.as_ref().map(|manifest| (manifest, broken_off_of)),
+            origin: self.origin,
+            replace: self.replace,
+            deletes: self.deletes,
+            backup: None,
+            unsettled: self.unsettled,
+            filter: self.filter,
+            is_shared: true,
+        };
+        let done = unpacker.run(next.root()?, place.path(), self.local)?;
+        if done.unsettled > 0 {
+            let reason = format!(
+                "{} files changed at the source while it was sent, and a snapshot has all or nothing: send it again \
+                 when it rests",
+                done.unsettled
+            );
+            return at(place.path(), Err(io::Error::other(reason))).map_err(UnpackError::Io);
+        }
+        Ok(done)
+    }
+
+    /// Writes each entry at its place. The manifest lies beside the directory meanwhile: after a
+    /// kill, files of this transfer are not taken for another program's.
+    fn write_in_place(&self, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
+        let Self { place, before, local, origin, memory_max, .. } = *self;
         let root = made(place)?;
         let record = record_of(place)?;
         let record = record.as_ref();
-        let backup = backup.map(|(folder, name)| Backup::open(folder, name, &root)).transpose()?;
+        let backup = self.backup.map(|(folder, name)| Backup::open(folder, name, &root)).transpose()?;
         let broken_off = begin_writing(place, record, before, (manifest, origin), memory_max)?;
         let unpacker = Unpacker {
             stream,
@@ -78,11 +168,12 @@ impl Destination<'_> {
             record,
             broken_off: broken_off.as_ref().map(|(manifest, origin)| (manifest, *origin)),
             origin,
-            replace,
-            deletes,
+            replace: self.replace,
+            deletes: self.deletes,
             backup: backup.as_ref(),
-            unsettled,
-            filter,
+            unsettled: self.unsettled,
+            filter: self.filter,
+            is_shared: has_snapshots(place)?,
         };
         let done = unpacker.run(root, place.path(), local)?;
         end_writing(place, record)?;
@@ -94,16 +185,23 @@ impl Destination<'_> {
 ///
 /// Errors: the directory cannot be opened.
 fn record_of(place: &Place) -> io::Result<Option<Index>> {
-    let found = tree(place)?.root()?.expect("a directory has a root");
-    let record = place.working_path("sent").and_then(|path| Index::open(&path, &found));
-    Ok(record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok())
+    let found = tree_at(place)?.root()?.expect("a directory has a root");
+    Ok(record_for(place, &found))
 }
 
-/// Removes the manifest that a transfer left beside a directory when it broke off after the last
-/// entry. `found` is the scan of the directory, which is equal to the snapshot that was written.
+/// Opens the record of transfers to the directory with this root; `None` if it cannot be read.
+fn record_for(place: &Place, root: &Stat) -> Option<Index> {
+    let record = place.working_path("sent").and_then(|path| Index::open(&path, root));
+    record.inspect_err(|error| tracing::warn!("every changed file is a conflict: {error}")).ok()
+}
+
+/// Removes what a transfer left beside a directory when it broke off after the last entry: the
+/// manifest, or the tree before a publication. `found` is the scan of the directory, which is equal
+/// to the snapshot that was written. The caller writes the directory alone.
 ///
 /// Errors: the system's. The manifest takes at most `memory_max` bytes.
 pub fn end_broken_off(place: &Place, found: &TreeStream, memory_max: u64) -> io::Result<()> {
+    settle(place)?;
     let Some(manifest) = Manifest::load(place.folder(), &place.working_name(SENDING), memory_max)? else {
         return Ok(());
     };
@@ -178,7 +276,7 @@ fn end_writing(place: &Place, record: Option<&Index>) -> io::Result<()> {
         record.note_writing(Origin::default())?;
     }
     let sending = place.working_name(SENDING);
-    at(place.path(), rustix::fs::unlinkat(place.folder(), &*sending, AtFlags::empty()))
+    at(place.path(), remove(place.folder(), &*sending))
 }
 
 /// Opens the directory at a location, after making it if there is nothing.
@@ -187,24 +285,8 @@ fn made(place: &Place) -> io::Result<OwnedFd> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return at(place.path(), Err(errno)),
     }
-    let opened = folder(place)?.open_folder(Path::new(place.name()));
+    let opened = folder_around(place)?.open_folder(Path::new(place.name()));
     opened.map_err(|errno| OpenError::from(errno).at(place.path()))
-}
-
-/// The folder around a location, in which no link is followed.
-fn folder(place: &Place) -> io::Result<Folder> {
-    let around = place.path().parent().unwrap_or(Path::new(""));
-    Ok(Folder::of_descriptor(place.folder().try_clone()?, around.to_owned(), Links::Refused))
-}
-
-fn tree(place: &Place) -> io::Result<Tree> {
-    Tree::below(&folder(place)?, Path::new(place.name())).map_err(|error| match error.kind() {
-        io::ErrorKind::NotADirectory => {
-            let reason = format!("{}: not a directory: remove it, or name another one", shown(place.path()));
-            io::Error::new(io::ErrorKind::NotADirectory, reason)
-        }
-        _ => error,
-    })
 }
 
 /// Scans the directory at a location with its index; `None` if there is none. Entries that cannot
@@ -212,7 +294,7 @@ fn tree(place: &Place) -> io::Result<Tree> {
 ///
 /// Errors: see [`TreeStream::scan_readable`].
 fn scanned(place: &Place, memory_max: u64) -> io::Result<Option<TreeStream>> {
-    let tree = match tree(place) {
+    let tree = match tree_at(place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
@@ -261,13 +343,19 @@ pub struct CopyRules {
     pub delete: Option<MaxDelete>,
     /// Path of the directory for entries that are deleted or overwritten, on the same file system.
     pub backup: Option<PathBuf>,
+    /// How entries get their names.
+    pub publication: Publication,
 }
+
+/// Reason for the refusal of a backup of a directory that is published as a whole.
+const BACKUP_OF_SNAPSHOT: &str =
+    "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out";
 
 /// Opens the folder around a backup. Returns the backup's name, too.
 ///
 /// Errors: the system's; the name is not UTF-8, or no file's name.
 fn backup_at(path: &Path) -> io::Result<(Folder, Name)> {
-    let around = folder(&Place::of(path)?)?;
+    let around = folder_around(&Place::of(path)?)?;
     let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
         let reason = format!("{}: the name of a backup must be UTF-8", shown(path));
         io::Error::new(io::ErrorKind::InvalidInput, reason)
@@ -421,7 +509,8 @@ impl Arrival {
     /// already. Each manifest takes at most `memory_max` bytes.
     ///
     /// Errors: the system's; another process writes the directory; another kind of file has its
-    /// name; the rules allow fewer deletes; the backup overlaps, or is on another file system.
+    /// name; the rules allow fewer deletes; the backup overlaps, or is on another file system; the
+    /// directory cannot be published by these rules ([`check`]).
     pub fn open(
         place: Place,
         snapshot: Snapshot,
@@ -429,8 +518,12 @@ impl Arrival {
         memory_max: u64,
     ) -> io::Result<Option<Self>> {
         if let Some(backup) = &rules.backup {
+            if !rules.publication.is_each() {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, BACKUP_OF_SNAPSHOT));
+            }
             check_backup(place.path(), backup)?;
         }
+        check(&place, rules.publication)?;
         let mut stream = PartialFile::open_stream(place.clone(), snapshot.length_bytes, 0)?;
         let before = scanned(&place, memory_max)?;
         if let Some(found) = before.as_ref().filter(|before| before.manifest().id().0 == snapshot.id) {
@@ -538,6 +631,7 @@ impl Arrival {
             unsettled,
             filter,
             memory_max,
+            publication: rules.publication,
         };
         stream.finish_directory(snapshot.length_bytes, |stream| destination.write(stream, manifest))
     }

@@ -34,6 +34,8 @@ const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-in
 const BLOCKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-blocks");
 /// Contents and attributes that transfers gave to entries.
 const SENT: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-sent");
+/// Changes to [`SENT`] that apply once the next tree is published. An empty value removes a record.
+const STAGED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tree-staged");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("tree-index-meta");
 /// Version of the records.
 const FORMAT: &[u8] = b"1";
@@ -53,6 +55,8 @@ const SETTLED: Duration = Duration::from_secs(3);
 const SENT_BYTES: usize = 56;
 /// Key in [`META`] of the origin whose transfer is writing, or broke off while it wrote.
 const WRITING: &str = "tree-writing";
+/// Key in [`META`] of the tree that is about to replace the tree of the index.
+const NEXT: &str = "tree-next";
 
 /// Number of a source: its site, and its directory there. 0 stands for an unknown one.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -108,6 +112,31 @@ pub struct Index {
     database: Database,
     /// Age from which a file is kept.
     settled: Duration,
+    /// Whether records of transfers are of a tree that is not published.
+    is_staging: bool,
+}
+
+/// The key of a tree in [`META`].
+fn tree_key(root: &Stat) -> Vec<u8> {
+    [root.device.to_le_bytes(), root.inode.to_le_bytes()].concat()
+}
+
+/// Applies the records of a tree that was published.
+fn adopt(begun: &WriteTransaction) -> Result<(), redb::Error> {
+    {
+        let staged = begun.open_table(STAGED)?;
+        let mut sent = begun.open_table(SENT)?;
+        for entry in staged.iter()? {
+            let (path, record) = entry?;
+            if record.value().is_empty() {
+                sent.remove(path.value())?;
+            } else {
+                sent.insert(path.value(), record.value())?;
+            }
+        }
+    }
+    begun.delete_table(STAGED)?;
+    Ok(())
 }
 
 /// Key of a path: in the order of a manifest, because no name has a zero byte.
@@ -132,6 +161,14 @@ fn encode(stat: &Stat, hash: &FileHash) -> [u8; ENTRY_BYTES] {
 fn decode(entry: &[u8], stat: &Stat) -> Option<FileHash> {
     let hash = FileHash(*entry.last_chunk()?);
     (entry == encode(stat, &hash)).then_some(hash)
+}
+
+/// The hash of an entry, if it is of the same file, whose time of change alone may differ.
+fn decode_relinked(entry: &[u8], stat: &Stat) -> Option<FileHash> {
+    let hash = FileHash(*entry.last_chunk()?);
+    let mut expected = encode(stat, &hash);
+    expected[20..32].copy_from_slice(entry.get(20..32)?);
+    (entry == expected).then_some(hash)
 }
 
 /// Returns true if `stat` is of a file whose changes after `now` will show in its times, on a clock
@@ -198,7 +235,7 @@ impl Index {
         if begin != STORE_MAGIC && begin.iter().any(|byte| *byte != 0) {
             return Err(foreign(path));
         }
-        let tree = [root.device.to_le_bytes(), root.inode.to_le_bytes()].concat();
+        let tree = tree_key(root);
         match Self::open_for(path, &tree) {
             Err(OpenFailure::Damaged) => {}
             other => return other.map_err(|failure| failure.at(path)),
@@ -227,13 +264,19 @@ impl Index {
                 let is = |key, value: &[u8]| {
                     Ok::<_, redb::Error>(meta.get(key)?.is_some_and(|found| found.value() == value))
                 };
-                if !is("tree", tree)? || !is("format", FORMAT)? {
+                if is(NEXT, tree)? && is("format", FORMAT)? {
+                    adopt(&begun)?;
+                    meta.insert("tree", tree)?;
+                    meta.remove(NEXT)?;
+                } else if !is("tree", tree)? || !is("format", FORMAT)? {
                     meta.insert("tree", tree)?;
                     meta.insert("format", FORMAT)?;
                     meta.remove(WRITING)?;
+                    meta.remove(NEXT)?;
                     begun.delete_table(ENTRIES)?;
                     begun.delete_table(BLOCKS)?;
                     begun.delete_table(SENT)?;
+                    begun.delete_table(STAGED)?;
                 }
                 begun.open_table(ENTRIES)?;
                 begun.open_table(BLOCKS)?;
@@ -243,7 +286,9 @@ impl Index {
             Ok::<_, redb::Error>((database, true))
         }));
         match opened {
-            Ok(Ok((database, true))) => Ok(Self { path: path.to_owned(), database, settled: SETTLED }),
+            Ok(Ok((database, true))) => {
+                Ok(Self { path: path.to_owned(), database, settled: SETTLED, is_staging: false })
+            }
             Ok(Ok((_, false))) => Err(OpenFailure::Foreign),
             Ok(Err(redb::Error::Io(error))) if error.kind() != io::ErrorKind::InvalidData => {
                 Err(OpenFailure::Io(error.into()))
@@ -298,12 +343,29 @@ impl Index {
         guarded(&self.path, read)?.map_err(|error| failed(&self.path, error))
     }
 
+    /// Prepares for the tree with root `next`, which is about to replace the tree of the index.
+    /// Later records of transfers apply once the index is opened for that tree. Then the hashes
+    /// stay, too.
+    ///
+    /// Errors: the index cannot be written.
+    pub fn stage(&mut self, next: &Stat) -> io::Result<()> {
+        let tree = tree_key(next);
+        self.update(|begun| {
+            begun.delete_table(STAGED)?;
+            begun.open_table(STAGED)?;
+            begun.open_table(META)?.insert(NEXT, tree.as_slice())?;
+            Ok(())
+        })?;
+        self.is_staging = true;
+        Ok(())
+    }
+
     /// Records entries that a transfer wrote.
     ///
     /// Errors: the index cannot be written.
     pub(super) fn note_sent(&self, batch: &[(Vec<u8>, Sent)]) -> io::Result<()> {
         self.update(|begun| {
-            let mut table = begun.open_table(SENT)?;
+            let mut table = begun.open_table(if self.is_staging { STAGED } else { SENT })?;
             batch.iter().try_for_each(|(path, sent)| {
                 table.insert(key(path).as_slice(), sent.encode().as_slice())?;
                 Ok(())
@@ -315,10 +377,15 @@ impl Index {
     ///
     /// Errors: the index cannot be written.
     pub(super) fn forget_sent(&self, paths: &[Vec<u8>]) -> io::Result<()> {
+        let nothing: &[u8] = &[];
         self.update(|begun| {
-            let mut table = begun.open_table(SENT)?;
+            let mut table = begun.open_table(if self.is_staging { STAGED } else { SENT })?;
             paths.iter().try_for_each(|path| {
-                table.remove(key(path).as_slice())?;
+                if self.is_staging {
+                    table.insert(key(path).as_slice(), nothing)?;
+                } else {
+                    table.remove(key(path).as_slice())?;
+                }
                 Ok(())
             })
         })
@@ -411,12 +478,25 @@ impl Lookups<'_> {
 
     /// The hash of an unchanged file. Paths come in the order of a manifest.
     pub(super) fn hash(&mut self, path: &[u8], stat: &Stat) -> io::Result<Option<FileHash>> {
+        self.find(path, |entry| decode(entry, stat))
+    }
+
+    /// The hash of a file whose names alone changed. Paths come in the order of a manifest.
+    pub(super) fn relinked(&mut self, path: &[u8], stat: &Stat) -> io::Result<Option<FileHash>> {
+        self.find(path, |entry| decode_relinked(entry, stat))
+    }
+
+    fn find(
+        &mut self,
+        path: &[u8],
+        read: impl Fn(&[u8]) -> Option<FileHash>,
+    ) -> io::Result<Option<FileHash>> {
         let key = key(path);
         while let Some((stored, entry)) = self.peek()? {
             match stored.as_slice().cmp(key.as_slice()) {
                 std::cmp::Ordering::Less => self.pass()?,
                 std::cmp::Ordering::Equal => {
-                    let hash = decode(entry, stat);
+                    let hash = read(entry.as_slice());
                     self.next = None;
                     return Ok(hash);
                 }

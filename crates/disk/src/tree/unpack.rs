@@ -8,10 +8,14 @@
 //! `replace` is set. Deletes come last (`deletes`), once all contents are in place. With a
 //! [`Backup`], entries are moved there instead of being deleted or overwritten.
 //!
+//! Files of a directory that shares them with another one are never changed: a copy gets the new
+//! attributes.
+//!
 //! Leaves out: the stream itself ([`super::stream`]). Read [`Unpacker`] first.
 
 mod backup;
 mod deletes;
+mod files;
 mod record;
 
 pub use backup::Backup;
@@ -23,7 +27,7 @@ use super::{Stat, kind_of, name_of, shown_below, stat_of};
 use crate::folder::{Folder, Links, OpenError, at, remove, rename_new, secrets};
 use crate::partial::{modified_at, named_working};
 use anabranch_pieces::name::is_reserved;
-use anabranch_pieces::{self as pieces, ByteRange, FileHash, RangeSet};
+use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
@@ -33,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -138,6 +142,8 @@ pub struct Unpacker<'a> {
     pub unsettled: Option<&'a RangeSet>,
     /// Filter of the transfer. No entry that it excludes gives way to a directory.
     pub filter: Option<&'a Filter>,
+    /// Whether files of the directory are files of another directory, too, which must not change.
+    pub is_shared: bool,
 }
 
 /// Times of a file before and after this transfer set it.
@@ -251,7 +257,7 @@ fn look(directory: &OwnedFd, name: &OsStr) -> Result<Existing, Errno> {
 }
 
 /// Lets this process write into a directory; its own mode is set at the end.
-fn make_writable(directory: &OwnedFd, found: Result<Stat, Errno>) -> Result<(), Errno> {
+pub(super) fn make_writable(directory: &OwnedFd, found: Result<Stat, Errno>) -> Result<(), Errno> {
     let mode = found?.mode;
     if mode & OPEN_MODE == OPEN_MODE {
         return Ok(());
@@ -548,7 +554,15 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             let recorded = self.recorded(path)?;
-            self.set_attributes(path, directory, (stat, recorded), attributes)?;
+            match kept_attributes(stat, recorded, attributes) {
+                None => {}
+                Some(kept) if self.from.is_shared => {
+                    if !self.copy_existing(path, directory, existing, (kept, content))? {
+                        return Ok(());
+                    }
+                }
+                Some(kept) => self.set_attributes(path, directory, stat, kept)?,
+            }
             self.note_kept(path, recorded, content, attributes);
             return Ok(());
         }
@@ -560,11 +574,8 @@ impl Writing<'_> {
         };
         let range = self.from.manifest.files()[number].range;
         let working = named_working(name.as_bytes());
-        self.at(path, remove(directory, &working))?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let file: File = self.at(path, rustix::fs::openat(&**directory, &working, flags, mode))?.into();
-        let written = self.copy(&file, range);
+        let file = self.new_file(path, directory, &working)?;
+        let written = self.copy((self.from.stream, range), &file);
         if self.at(path, written)? != content {
             if self.from.unsettled.is_some_and(|unsettled| unsettled.contains(range)) {
                 self.leave_unsettled(path);
@@ -583,63 +594,6 @@ impl Writing<'_> {
         let (path, directory) = (path.to_vec(), Rc::clone(directory));
         self.steps.push(Step::Rename { path, directory, working, existing });
         Ok(())
-    }
-
-    /// Copies a range of the stream to a new file, and returns the hash of the bytes. Blocks of
-    /// zeros stay holes.
-    fn copy(&mut self, file: &File, range: ByteRange) -> io::Result<FileHash> {
-        let mut hasher = blake3::Hasher::new();
-        let mut offset = 0;
-        while offset < range.len() {
-            let take = self.buffer.len().min((range.len() - offset) as usize);
-            let bytes = &mut self.buffer[..take];
-            self.from.stream.read_exact_at(bytes, range.start + offset)?;
-            hasher.update(bytes);
-            if take < HOLE_BYTES || bytes.iter().any(|byte| *byte != 0) {
-                file.write_all_at(bytes, offset)?;
-            }
-            offset += take as u64;
-        }
-        if file.metadata()?.len() < range.len() {
-            file.set_len(range.len())?;
-        }
-        Ok(FileHash(*hasher.finalize().as_bytes()))
-    }
-
-    /// Sets the mode and the time of an existing file with the right content, unless only the
-    /// destination changed them. Without an earlier transfer, other users gain no rights.
-    fn set_attributes(
-        &mut self,
-        path: &[u8],
-        directory: &OwnedFd,
-        (stat, recorded): (&Stat, Option<Sent>),
-        attributes: Attributes,
-    ) -> io::Result<()> {
-        let mode = match recorded {
-            Some(sent) if sent.attributes == attributes => return Ok(()),
-            Some(_) => attributes.mode,
-            None => pieces::Attributes::narrowed(stat.mode, attributes.mode),
-        };
-        let attributes = Attributes { mode, ..attributes };
-        if (Attributes { mode: stat.mode, modified: stat.modified }) == attributes {
-            return Ok(());
-        }
-        if stat.links > 1 {
-            let retimed = Retimed { before: self.earlier_time(stat), set: attributes.modified };
-            self.earlier_times.insert((stat.device, stat.inode), retimed);
-        }
-        let name = OsStr::from_bytes(name_of(path));
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = self.at(path, rustix::fs::openat(directory, name, flags, Mode::empty()))?;
-        if kind_of(&self.at(path, stat_of(&found))?) != FileType::RegularFile {
-            return self.at(path, Err(OpenError::Special.at(Path::new(name))));
-        }
-        // A descriptor of this kind cannot be changed, but its name in /proc can, without a race.
-        let real = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());
-        let mode = Mode::from_raw_mode(attributes.mode);
-        self.at(path, rustix::fs::chmod(real.as_str(), mode))?;
-        let times = timestamps(attributes.modified);
-        self.at(path, rustix::fs::utimensat(rustix::fs::CWD, real.as_str(), &times, AtFlags::empty()))
     }
 
     /// Writes the data of the batch to disk, then takes its steps in order.

@@ -1,6 +1,7 @@
 //! Directories that arrive over an ideal network, compared by the ids of their snapshots.
 
 use super::*;
+use crate::tree::Tree;
 use crate::tree::tests::{folder, write};
 use std::os::unix::fs::symlink;
 

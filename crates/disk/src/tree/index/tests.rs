@@ -1,8 +1,10 @@
 //! The index through scans: what is read again, and what becomes of a damaged file.
 
 use super::*;
+use crate::folder::Place;
 use crate::tree::Tree;
 use crate::tree::manifest::{Snapshot, read};
+use crate::tree::publish::NextTree;
 use crate::tree::stream::TreeStream;
 use crate::tree::tests::{filter, folder, write};
 use anabranch_pieces::blocks::BLOCKED_BYTES_MIN;
@@ -123,6 +125,60 @@ fn unchanged_files_are_not_read() {
     std::fs::remove_file(world.root().join("e")).expect("it is there");
     assert_eq!(world.hashed(), 2);
     assert_eq!(world.hashed(), 0);
+}
+
+/// Hard links to all files, and their removal, change each ctime.
+#[test]
+fn files_of_a_published_tree_are_not_read_again() {
+    let world = World::new();
+    std::fs::hard_link(world.root().join("a"), world.root().join("z")).expect("ours");
+    let place = Place::of(&world.root()).expect("a name");
+    let working = world.all.path().join(place.working_name("index"));
+    let root = || Tree::open(&world.root()).and_then(|tree| tree.root()).expect("there").expect("a folder");
+    assert_eq!(world.hashed(), 4);
+    for keep in [0, 1, 1, 1] {
+        std::fs::rename(world.index(), &working).expect("ours");
+        let next = NextTree::build(&place, keep, &[0; 32]).expect("it can be built");
+        let mut index = Index::open(&working, &root()).expect("it is there");
+        index.stage(next.stat()).expect("it can be written");
+        drop(index);
+        let before = root();
+        next.publish().expect("it can be published");
+        assert_ne!(root().inode, before.inode);
+        std::fs::rename(&working, world.index()).expect("ours");
+        assert_eq!(world.hashed(), 0);
+    }
+    write(&world.root(), "d/c", "changed");
+    assert_eq!(world.hashed(), 1);
+}
+
+#[test]
+fn staged_records_apply_to_the_next_tree_only() {
+    let all = folder();
+    let path = all.path().join("index.redb");
+    let root = |name: &str| {
+        let path = all.path().join(name);
+        std::fs::create_dir(&path).expect("ours");
+        Tree::open(&path).and_then(|tree| tree.root()).expect("there").expect("a folder")
+    };
+    let (old, next, other) = (root("old"), root("next"), root("other"));
+    let sent = |byte| Sent::decode(&[byte; SENT_BYTES]).expect("any bytes with a time are a record");
+    let open = |root| Index::open(&path, root).expect("it can be opened");
+    let records = |index: &Index| ["a", "b"].map(|name| index.sent(name.as_bytes()).expect("it can be read"));
+    let mut index = open(&old);
+    index.note_sent(&[(b"a".to_vec(), sent(1)), (b"b".to_vec(), sent(1))]).expect("written");
+    // A publication that was given up.
+    index.stage(&other).expect("written");
+    index.note_sent(&[(b"b".to_vec(), sent(3))]).expect("written");
+    drop(index);
+    let mut index = open(&old);
+    index.stage(&next).expect("written");
+    index.note_sent(&[(b"a".to_vec(), sent(2))]).expect("written");
+    index.forget_sent(&[b"b".to_vec()]).expect("written");
+    drop(index);
+    assert_eq!(records(&open(&old)), [Some(sent(1)), Some(sent(1))]);
+    assert_eq!(records(&open(&next)), [Some(sent(2)), None]);
+    assert_eq!(records(&open(&other)), [None, None]);
 }
 
 #[test]

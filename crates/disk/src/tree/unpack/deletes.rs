@@ -13,7 +13,7 @@ use super::{
     target_hash,
 };
 use crate::folder::remove;
-use crate::tree::{Stat, shown_below};
+use crate::tree::{Stat, parent_of, shown_below};
 use anabranch_sets::deletes::{Surplus, SurplusEntry};
 use anabranch_sets::{Attributes, Kind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -50,12 +50,6 @@ enum Deleted {
     No,
     /// Another program changed it.
     Conflict,
-}
-
-/// Path of the directory around an entry; empty for the root.
-fn parent_of(path: &[u8]) -> &[u8] {
-    let end = path.len() - name_of(path).len();
-    &path[..end.saturating_sub(1)]
 }
 
 /// Returns true if the directory finds an entry by another spelling of its name. The entry may then

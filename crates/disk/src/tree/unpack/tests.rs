@@ -3,6 +3,7 @@
 use super::*;
 use crate::tree::Tree;
 use crate::tree::tests::{folder, write};
+use anabranch_pieces::ByteRange;
 use anabranch_pieces::blocks::{BLOCK_BYTES, BLOCKED_BYTES_MIN};
 use anabranch_sets::{Builder, Name};
 use anabranch_units::{RandomStream, Seed};
@@ -30,6 +31,7 @@ pub(super) fn unpacker<'a>(stream: &'a File, manifest: &'a Manifest) -> Unpacker
         backup: None,
         unsettled: None,
         filter: None,
+        is_shared: false,
     }
 }
 
