@@ -43,6 +43,7 @@ mod metrics;
 mod network;
 mod page;
 mod process;
+mod publication;
 mod recipe;
 mod replicate;
 mod run_dir;

@@ -25,6 +25,7 @@ use anabranch_pieces::Attributes;
 use anabranch_pieces::name::normal_entry;
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::MaxDelete;
+use anabranch_sets::publication::Publication;
 use anabranch_units::Duration;
 use anabranch_units::text::printable;
 use std::collections::BTreeMap;
@@ -52,6 +53,8 @@ pub struct DirectoryTarget {
     pub delete: Option<MaxDelete>,
     /// Path of the directory for entries that are deleted or overwritten.
     pub backup: Option<PathBuf>,
+    /// How entries get their names.
+    pub publication: Publication,
 }
 
 impl DirectoryTarget {
@@ -73,6 +76,7 @@ impl DirectoryTarget {
             counts_surplus: false,
             delete: None,
             backup: None,
+            publication: Publication::Each,
         })
     }
 
@@ -233,6 +237,7 @@ impl<'a> GetDirectory<'a> {
             counts_surplus: self.target.counts_surplus,
             delete: self.target.delete,
             backup: self.target.backup.clone(),
+            publication: self.target.publication,
         }
     }
 

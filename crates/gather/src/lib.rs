@@ -72,6 +72,7 @@ pub use anabranch_net::keys;
 pub use anabranch_net::tls::CredentialFiles;
 pub use anabranch_sets::comparison::Comparison;
 pub use anabranch_sets::deletes::MaxDelete;
+pub use anabranch_sets::publication::Publication;
 
 const _: () = assert!(
     anabranch_gather_proto::msg::SEAL_BYTES as usize == anabranch_net::seal::OVERHEAD_BYTES,

@@ -8,6 +8,7 @@ mod progress;
 use crate::exit::OrUsage as _;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
+use crate::publication::PublishArgs;
 use anabranch_gather::{
     ConfigError, DirectoryTarget, Get, GetConfig, GetDirectory, GetError, RateControl, Target, holders,
     parse_id, place, read_manifest, read_object_list,
@@ -92,6 +93,8 @@ pub(super) struct PullArgs {
     /// left without it. `sync --delete` also deletes files of other programs with it.
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    pub(super) publish: PublishArgs,
     /// Print JSON: a line for each second and for each object, and one object at the end.
     #[arg(long)]
     pub(super) json: bool,
@@ -217,8 +220,13 @@ fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
             "--blake3: for one object: a directory has a --snapshot"
         );
         let target = directory::checked(target, &args.output, args.expected.snapshot)?;
-        return Ok((Pull::Directory(target), config));
+        let publication = args.pull.publish.publication()?;
+        return Ok((Pull::Directory(DirectoryTarget { publication, ..target }), config));
     }
+    ensure_usage!(
+        args.pull.publish.publication()?.is_each(),
+        "--publish snapshot: for a directory, as host1:7180/DIR/"
+    );
     ensure_usage!(args.expected.snapshot.is_none(), "--snapshot: for a directory, as host1:7180/DIR/");
     if let Some(hash) = &args.expected.blake3 {
         ensure_usage!(targets.len() == 1, "--blake3: for one object, not {}", targets.len());

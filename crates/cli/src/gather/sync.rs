@@ -69,5 +69,11 @@ fn requested(args: &Args) -> anyhow::Result<(DirectoryTarget, anabranch_gather::
         let is_name = backup.file_name().is_some_and(|name| name.to_str().is_some());
         ensure_usage!(is_name, "--backup {}: name a directory, in UTF-8", backup.display());
     }
-    Ok((DirectoryTarget { counts_surplus: true, delete, backup, ..target }, super::get::config(&args.pull)?))
+    let publication = args.pull.publish.publication()?;
+    ensure_usage!(
+        backup.is_none() || publication.is_each(),
+        "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out"
+    );
+    let target = DirectoryTarget { counts_surplus: true, delete, backup, publication, ..target };
+    Ok((target, super::get::config(&args.pull)?))
 }

@@ -4,6 +4,7 @@ use super::ends::{Ends, follow, site_name};
 use super::errors::ErrorsFile;
 use super::watch::{Output, watch_view};
 use crate::exit::OrUsage as _;
+use crate::publication::PublishArgs;
 use anabranch_graph::Topology;
 use anabranch_pieces::name::directory;
 use anabranch_replicate::wire::{HopOverrideRequest, HopRequest, LinkName, SubmitRequest};
@@ -72,6 +73,8 @@ pub struct Args {
     /// counts as done.
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    publish: PublishArgs,
     #[command(flatten)]
     ending: Ending,
 }
@@ -145,7 +148,13 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 ///
 /// Errors: see [`run`].
 pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyhow::Result<ExitCode> {
-    let rules = DirectoryRules { filter: args.ends.filter_rules()?, ..rules };
+    let publish = args.publish.publication()?;
+    ensure_usage!(
+        publish.is_each() || directory(args.file()).is_some(),
+        "`{}`: --publish snapshot is for a directory, whose name ends with a slash",
+        printable(args.file())
+    );
+    let rules = DirectoryRules { filter: args.ends.filter_rules()?, publish, ..rules };
     let client = args.ends.client()?;
     let output = Output { json: args.ends.json, quiet };
     crate::process::runtime()?.block_on(async {

@@ -153,6 +153,9 @@ impl TransferRequest {
             return Err(SubmitError::DeleteWith { option });
         }
         let Some(backup) = &rules.backup else { return Ok(()) };
+        if !rules.publish.is_each() {
+            return Err(SubmitError::BackupOfSnapshot);
+        }
         let backup = backup_directory(backup)?;
         for d in &self.destinations {
             let path = normal_entry(&d.path).map_err(SubmitError::BadPath)?;
@@ -216,12 +219,15 @@ impl TransferRequest {
         if let Ok(Value::Object(rules)) = serde_json::to_value(&self.rules) {
             all.remove("rules");
             // A rule that is left out counts, too.
-            all.extend(["filter", "delete", "backup", "compare"].map(|rule| (rule.to_owned(), Value::Null)));
+            all.extend(RULES.map(|rule| (rule.to_owned(), Value::Null)));
             all.extend(rules);
         }
         all
     }
 }
+
+/// Names of the rules of a directory.
+const RULES: [&str; 5] = ["filter", "delete", "backup", "compare", "publish"];
 
 /// The normal form of a backup directory's name below each site's folder, with a slash at its end.
 pub(super) fn backup_directory(name: &str) -> Result<String, SubmitError> {
@@ -486,6 +492,8 @@ pub enum SubmitError {
         /// The directory of a destination.
         path: String,
     },
+    /// A backup for a directory that is published as a whole.
+    BackupOfSnapshot,
     /// A setting excludes filling groups.
     FillWith {
         /// The setting.
@@ -587,7 +595,11 @@ impl std::fmt::Display for SubmitError {
                 printable(path)
             ),
             Self::RulesOfFile { path } => {
-                write!(f, "`{}`: filters, deletes and backups are for directories", printable(path))
+                write!(
+                    f,
+                    "`{}`: filters, deletes, backups and --publish are for directories",
+                    printable(path)
+                )
             }
             Self::DeleteWith { option } => {
                 write!(
@@ -606,6 +618,9 @@ impl std::fmt::Display for SubmitError {
                 printable(backup),
                 printable(path)
             ),
+            Self::BackupOfSnapshot => {
+                write!(f, "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out")
+            }
             Self::FillWith { what } => {
                 write!(
                     f,

@@ -14,6 +14,7 @@ use anabranch_disk::tree::Tree;
 use anabranch_disk::tree::arrival::{Destination, end_broken_off, half_written, longest, manifest_of};
 use anabranch_disk::tree::index::{Index, Origin};
 use anabranch_disk::tree::manifest::Counts;
+use anabranch_disk::tree::publish;
 use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
 use anabranch_pieces::{FileHash, RangeSet};
@@ -112,14 +113,16 @@ fn check_source(name: &Name, half_written: Option<&str>, counts: &Counts) -> io:
     Ok(())
 }
 
-/// Checks whether the submitter may have entries deleted, moved or listed here: only operators may.
+/// Checks whether the submitter may have entries deleted, moved or listed here, or the directory
+/// exchanged: only operators may.
 fn check_submitter(name: &Name, submitter: Submitter, rules: &DirectoryRules) -> io::Result<()> {
-    let asks_more = rules.delete.is_some() || rules.backup.is_some() || rules.compare;
+    let asks_more =
+        rules.delete.is_some() || rules.backup.is_some() || rules.compare || !rules.publish.is_each();
     if !asks_more || !matches!(submitter, Submitter::Site(_)) {
         return Ok(());
     }
     let reason = format!(
-        "{name}/: a site may put files here, but not delete, move or list any: have an operator do it"
+        "{name}/: a site may put files here, but not delete, move, list or exchange any: have an operator do it"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
@@ -345,6 +348,9 @@ impl Service {
         if let Some(backup) = self.backup_of(name, rules)? {
             self.allow(&backup, submitter)?;
         }
+        if !rules.compare && !rules.publish.is_each() {
+            publish::check(&self.config.folder.place(name, true)?, rules.publish)?;
+        }
         let filter = self.directories.filter(run, End::Destination, Some(rules))?;
         let key = (run.transfer, name.clone());
         let known = lock(&self.directories.sinks).get(&key).cloned();
@@ -560,6 +566,7 @@ impl Service {
             unsettled: Some(&unsettled),
             filter: Some(filter),
             memory_max: self.config.memory_max / 2,
+            publication: rules.publish,
         };
         let done = destination.write(stream, manifest)?;
         let left = surplus.map(|surplus| surplus.entries().len() as u64 - done.deleted);

@@ -5,6 +5,7 @@ use crate::control::{DirectoryRules, EntryCounts, LeftCause};
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
 use anabranch_sets::folding::Collisions;
+use anabranch_sets::publication::Publication;
 
 fn filter(rule: &str) -> Rules {
     Rules { rules: vec![rule.to_owned()], ..Rules::default() }
@@ -134,9 +135,13 @@ fn comparison_does_not_join_a_transfer() {
     let plain = directory_request(&mut w, &[3]);
     w.submit(plain.clone());
     let rules = DirectoryRules { compare: true, ..DirectoryRules::default() };
-    let refused = w.coordinator.submit_or_attach(w.now, TransferRequest { rules, ..plain });
+    let refused = w.coordinator.submit_or_attach(w.now, TransferRequest { rules, ..plain.clone() });
     let error = refused.expect_err("the transfer writes").to_string();
     assert!(error.contains("compare unset, not on"), "{error}");
+    let rules = DirectoryRules { publish: Publication::Snapshot { keep: 2 }, ..DirectoryRules::default() };
+    let refused = w.coordinator.submit_or_attach(w.now, TransferRequest { rules, ..plain });
+    let error = refused.expect_err("the transfer writes in place").to_string();
+    assert!(error.contains("publish unset, not snapshot keep=2"), "{error}");
 }
 
 #[test]
@@ -190,6 +195,8 @@ fn rules_that_could_delete_wrongly_are_refused() {
     refused(backup("in/old"), "neither may contain the other");
     refused(backup("/srv/old"), "without a slash at its beginning");
     refused(backup("../old"), "outside the folder");
+    let publish = Publication::Snapshot { keep: 2 };
+    refused(DirectoryRules { publish, ..backup("old") }, "--backup with --publish snapshot");
     refused(DirectoryRules { filter: filter(&"x".repeat(33_000)), ..open() }, "bytes of a filter 33");
     let file = TransferRequest { rules: backup("old"), ..request(0, &[3]) };
     let said = w.coordinator.submit(now, file).expect_err("it is a file").to_string();
