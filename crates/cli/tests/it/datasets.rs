@@ -393,6 +393,37 @@ fn backup_takes_deleted_and_overwritten_files() {
 }
 
 #[test]
+fn published_snapshots_keep_earlier_ones() {
+    let mirror = Mirror::new();
+    let inode = |name: &str| {
+        let found = std::fs::metadata(mirror.local.path("d/data").join(name));
+        found.expect("it is there").ino()
+    };
+    let unchanged = inode("05");
+    let publish = ["--delete", "--publish", "snapshot", "--keep", "2"];
+    for round in 0..4 {
+        std::fs::write(mirror.local.path("s/data/01"), format!("version {round}")).expect("ours");
+        mirror.remove(&format!("1{round}"));
+        let (code, said) = mirror.sync(&publish);
+        assert_eq!((code, mirror.is_equal()), (Some(0), true), "{said}");
+    }
+    assert_eq!(inode("05"), unchanged, "an unchanged file is the same file");
+    let kept = std::fs::read_dir(mirror.local.path("d/.data.snapshots")).expect("they are kept");
+    let mut kept: Vec<_> = kept.map(|entry| entry.expect("ours").path()).collect();
+    kept.sort();
+    let of = |path: &std::path::PathBuf| std::fs::read_to_string(path.join("01")).expect("it is kept");
+    assert_eq!(kept.iter().map(of).collect::<Vec<_>>(), ["version 1", "version 2"]);
+    // Another program's file stays in the next snapshot.
+    std::fs::write(mirror.local.path("d/data/02"), "changed here").expect("ours");
+    std::fs::write(mirror.local.path("s/data/02"), "changed").expect("ours");
+    assert_eq!(mirror.sync(&publish).0, Some(3));
+    assert_eq!(std::fs::read_to_string(mirror.local.path("d/data/02")).ok().as_deref(), Some("changed here"));
+    let (code, said) = mirror.sync(&["--backup", "old", "--publish", "snapshot"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--backup with --publish snapshot"), "{said}");
+}
+
+#[test]
 fn edited_large_file_sends_its_changed_blocks() {
     let Some(_alone) = stage(&[]) else { return };
     let Some(mut net) = Net::new(LINE) else { return };

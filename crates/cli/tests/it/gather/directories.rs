@@ -1,6 +1,7 @@
 //! Directories from several servers: versions, deaths, kills, conflicts, and wrong input.
 
 use super::*;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 impl World {
@@ -304,6 +305,64 @@ fn sync_spares_entries_that_it_did_not_write() {
         (&[&*object, "--delete", "--max-delete", "101%"][..], "must be a number of entries, or a percentage"),
     ] {
         let (code, said) = world.tell_verb("sync", arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(reason), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn reader_sees_one_snapshot_throughout() {
+    let world = World::new(1);
+    let object = world.object(0..1, "data/");
+    let put = |version: u32| {
+        let data = world.path("server-0/data");
+        std::fs::create_dir_all(&data).expect("the folder is ours");
+        for number in 0..40 {
+            std::fs::write(data.join(format!("{number}")), format!("version {version}")).expect("ours");
+        }
+    };
+    let get = || world.tell(&[&object, "--publish", "snapshot", "--keep", "9"]);
+    put(0);
+    let (code, said) = get();
+    assert_eq!(code, Some(0), "{said}");
+    let (out, is_over) = (world.path("out"), std::sync::atomic::AtomicBool::new(false));
+    let is_over = &is_over;
+    let (ends, rounds) = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut rounds = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let root = std::fs::File::open(&out).expect("it is always there");
+                let read = |number: u32| {
+                    let path = format!("/proc/self/fd/{}/{number}", root.as_raw_fd());
+                    std::fs::read_to_string(path).expect("a whole file")
+                };
+                let first = read(0);
+                assert!((1..40).all(|number| read(number) == first), "files of two snapshots");
+                rounds += 1;
+            }
+            rounds
+        });
+        let versions = (1..5).map(|version| {
+            put(version);
+            get()
+        });
+        let ends: Vec<_> = versions.collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        (ends, reader.join().expect("each snapshot is whole"))
+    });
+    assert!(ends.iter().all(|(code, _)| *code == Some(0)) && rounds > 0, "{ends:?}, {rounds} rounds");
+    assert_eq!(world.snapshot("out"), world.snapshot("server-0/data"));
+    assert_eq!(std::fs::read_dir(world.path(".out.snapshots")).expect("they are kept").count(), 4);
+    for (verb, arguments, reason) in [
+        ("get", &[&*object, "--keep", "1"][..], "--keep: for --publish snapshot"),
+        ("get", &["127.0.0.1:1/x", "--publish", "snapshot"][..], "--publish snapshot: for a directory"),
+        (
+            "sync",
+            &[&*object, "--publish", "snapshot", "--backup", "old"][..],
+            "--backup with --publish snapshot",
+        ),
+    ] {
+        let (code, said) = world.tell_verb(verb, arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {said}");
         assert!(said.contains(reason), "{arguments:?}: {said}");
     }
