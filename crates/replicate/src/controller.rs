@@ -583,8 +583,8 @@ impl Controller {
         match &event.kind {
             EventKind::Submitted
             | EventKind::Waiting { .. }
-            | EventKind::Verdict { verdict: Verdict::Done, .. }
-            | EventKind::Finished { outcome: Outcome::Done | Outcome::Cancelled } => {
+            | EventKind::Verdict { verdict: Verdict::Done | Verdict::Differs { .. }, .. }
+            | EventKind::Finished { outcome: Outcome::Done | Outcome::Differs | Outcome::Cancelled } => {
                 tracing::info!(transfer, "{line}");
             }
             EventKind::Corrupt { .. }

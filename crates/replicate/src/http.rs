@@ -23,7 +23,7 @@ use anabranch_replicate_proto::coordinator::{
 };
 use anabranch_sessions::Position;
 use anabranch_units::text::printable;
-use anabranch_units::{LinkId, SiteId};
+use anabranch_units::{BitRate, LinkId, SiteId};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -454,6 +454,7 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
             congestion_control: s.request.hop.congestion_control,
             priority: s.request.hop.priority,
         },
+        limit_bps: s.request.bandwidth_limit.map(BitRate::as_bps),
         attempts: s.attempts,
         length_bytes: s.length_bytes,
         hash: s.hash,
@@ -473,6 +474,7 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
                 site: name(d.site),
                 path: d.path,
                 verified_bytes: d.verified_bytes,
+                moved_bytes: d.moved_bytes,
                 rate_bps: d.rate_bps,
                 postponed: d.postponed,
                 away: d.away.map(|line| readable(peer, line)),

@@ -316,6 +316,9 @@ pub struct TransferView {
     pub scheme: Option<Scheme>,
     /// TCP settings of hops.
     pub hop: HopRequest,
+    /// Maximum rate of the source over all copies, in bits per second; null without a limit.
+    #[serde(default)]
+    pub limit_bps: Option<u64>,
     /// Attempts so far.
     pub attempts: u32,
     /// Length of the file in bytes, once known.
@@ -356,6 +359,9 @@ pub struct DestinationView {
     pub path: String,
     /// Verified bytes of the file.
     pub verified_bytes: u64,
+    /// Bytes that arrived in this transfer, without those that were there before it.
+    #[serde(default)]
+    pub moved_bytes: u64,
     /// Rate over the last seconds, in bits per second.
     pub rate_bps: u64,
     /// True while the destination is postponed because it is slow.

@@ -123,7 +123,7 @@ mod tests {
         ];
         let found =
             Comparison { missing: 2, renamed: 1, content_bytes: 3_000, named, ..Comparison::default() };
-        view.destinations[1].verdict = Some(Verdict::Differs { reason: "b: 2 missing".to_owned() });
+        view.destinations[1].verdict = Some(Verdict::Differs { reason: "2 missing".to_owned() });
         view.destinations[1].comparison = Some(found);
         let text = "a: equal\nb: 2 missing, 1 renamed; lacks 3.00 kB of contents\n  \
                     renamed     b (there: a)\n  missing     c\n  and 1 more\n";

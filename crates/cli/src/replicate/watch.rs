@@ -7,6 +7,7 @@ mod display;
 
 use crate::formats::{rate, size};
 use anabranch_http::ClientError;
+use anabranch_pieces::name::directory;
 use anabranch_replicate::wire::TransferView;
 use anabranch_replicate::{Client, WatchItem};
 use anabranch_replicate_proto::control::{EntryCounts, LeftEntry, TransferId};
@@ -42,7 +43,8 @@ struct Summary<'a> {
     hash: Option<String>,
     /// Time from the first plan, which sites get at once, to the last destination's verdict.
     took_s: f64,
-    /// Rate at which the slowest successful destination received the file.
+    /// Rate of the bytes that arrived in this transfer at the destination that was last to have all.
+    /// `None` if no bytes arrived there.
     rate_bps: Option<u64>,
     #[serde(flatten)]
     plan: PlanSummary,
@@ -90,6 +92,8 @@ struct DestinationSummary<'a> {
     comparison: Option<&'a Comparison>,
     verdict: Option<&'a Verdict>,
     took_s: Option<f64>,
+    /// Bytes that arrived in this transfer.
+    moved_bytes: u64,
     rate_bps: Option<u64>,
 }
 
@@ -204,7 +208,10 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
     // Without its beginning, the log's first plan may belong to a later attempt.
     let began = times.planned.filter(|_| times.is_whole).or(view.began_unix_ms);
     let seconds_of = |ended: u64| began.map(|began| ended.saturating_sub(began) as f64 / 1e3);
-    let rate = |seconds: f64| view.length_bytes.map(|n| (n as f64 * 8.0 / seconds.max(1e-3)).round() as u64);
+    // Bytes that were there before the transfer have no rate.
+    let rate = |bytes: u64, seconds: f64| {
+        (bytes > 0).then(|| (bytes as f64 * 8.0 / seconds.max(1e-3)).round() as u64)
+    };
     let destinations: Vec<_> = view
         .destinations
         .iter()
@@ -220,14 +227,15 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
                 comparison: d.comparison.as_ref(),
                 verdict: d.verdict.as_ref(),
                 took_s,
-                rate_bps: took_s.and_then(rate),
+                moved_bytes: d.moved_bytes,
+                rate_bps: took_s.and_then(|seconds| rate(d.moved_bytes, seconds)),
             }
         })
         .collect();
     let slowest = destinations
         .iter()
-        .filter_map(|d| d.took_s)
-        .fold(None, |m: Option<f64>, s| Some(m.map_or(s, |m| m.max(s))));
+        .filter_map(|d| Some((d.took_s?, d.rate_bps)))
+        .reduce(|slowest, d| if d.0 > slowest.0 { d } else { slowest });
     let ended = times.ended.values().copied().max().or(view.ended_unix_ms);
     let is_done = view.outcome == Some(Outcome::Done);
     Summary {
@@ -238,7 +246,7 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
         length_bytes: view.length_bytes,
         hash: view.hash.map(|h| h.to_string()),
         took_s: ended.and_then(seconds_of).unwrap_or(0.0),
-        rate_bps: slowest.and_then(rate),
+        rate_bps: slowest.and_then(|(_, rate_bps)| rate_bps),
         plan: PlanSummary {
             scheme: view.scheme.map(|s| s.to_string()),
             planned_bps: view.planned_bps,
@@ -254,21 +262,26 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
     }
 }
 
-/// Formats the failures: each cause once, with the affected sites.
+/// Formats the failures: each cause once, with the affected sites; and all differences in one line.
 fn trouble(summary: &Summary<'_>) -> Vec<String> {
-    let result = |verdict: &Verdict| match verdict {
-        Verdict::Differs { .. } => "with differences",
+    let result = |verdict: &Verdict, path: &str| match verdict {
         verdict if verdict.is_delivered() => "with conflicts",
+        _ if directory(path).is_some() => "without the directory",
         _ => "without the file",
     };
     let mut causes: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    let mut differences = Vec::new();
     for d in &summary.destinations {
         let Some((verdict, reason)) = d.verdict.and_then(|verdict| Some((verdict, verdict.reason()?))) else {
             continue;
         };
+        if matches!(verdict, Verdict::Differs { .. }) {
+            differences.push(format!("{}: {reason}", d.site));
+            continue;
+        }
         match causes.iter_mut().find(|(known, ..)| *known == reason) {
             Some((.., sites)) => sites.push(d.site),
-            None => causes.push((reason, result(verdict), vec![d.site])),
+            None => causes.push((reason, result(verdict, d.path), vec![d.site])),
         }
     }
     let (id, all) = (summary.transfer, summary.destinations.len());
@@ -279,7 +292,20 @@ fn trouble(summary: &Summary<'_>) -> Vec<String> {
             sites.join(", ")
         )
     };
-    causes.into_iter().map(line).collect()
+    let mut lines: Vec<String> = causes.into_iter().map(line).collect();
+    if !differences.is_empty() {
+        let count = differences.len();
+        let (destinations, differ) = match (all, count) {
+            (1, _) => ("destination", "differs"),
+            (_, 1) => ("destinations", "differs"),
+            _ => ("destinations", "differ"),
+        };
+        lines.push(format!(
+            "transfer {id}: {count} of {all} {destinations} {differ}: {}",
+            differences.join("; ")
+        ));
+    }
+    lines
 }
 
 /// Lines about entries that only a destination has, or had.
@@ -338,6 +364,12 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
     out
 }
 
+/// The limit of the source's rate, if the transfer has one.
+fn limit_in_words(view: &TransferView) -> Option<String> {
+    let limit = BitRate::bps(view.limit_bps?);
+    Some(format!("source held to {limit} by --bwlimit"))
+}
+
 /// Formats how the transfer was done, as far as it was.
 fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
     let Some(length) = view.length_bytes.map(|n| size(ByteCount::new(n))) else { return String::new() };
@@ -348,7 +380,8 @@ fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
     } else if let (Some(scheme), Some(planned), Some(bound)) =
         (&summary.plan.scheme, view.planned_bps.map(BitRate::bps), view.bound_bps.map(BitRate::bps))
     {
-        facts.push(format!("{length} by {scheme}: planned {planned}, bound {bound}"));
+        let held = limit_in_words(view).map_or(String::new(), |held| format!(", {held}"));
+        facts.push(format!("{length} by {scheme}: planned {planned}, bound {bound}{held}"));
         facts.push(counted(summary.attempts.into(), "attempt"));
         let stripes = format!("{} a hop", counted(view.hop.stripes.into(), "stripe"));
         facts.push(match &summary.congestion_controls.join(" and ")[..] {
@@ -395,6 +428,26 @@ mod tests {
         assert!(
             table.contains(" failed ") && !table.contains("planned") && !table.contains("stripe"),
             "{table}"
+        );
+    }
+
+    /// #53: a comparison printed a line for each site, with the site's name twice.
+    #[test]
+    fn differences_of_all_sites_are_one_line() {
+        let mut view = view(1, "data/");
+        view.destinations.truncate(3);
+        let differs = |reason: &str| Some(Verdict::Differs { reason: reason.to_owned() });
+        let verdicts = [differs("314 missing"), Some(Verdict::Done), differs("314 missing")];
+        view.destinations.iter_mut().zip(verdicts).for_each(|(d, verdict)| d.verdict = verdict);
+        let said = |view: &TransferView| trouble(&summary(view, &EventTimes::default()));
+        assert_eq!(said(&view), ["transfer 1: 2 of 3 destinations differ: a: 314 missing; c: 314 missing"]);
+        view.destinations[0].verdict = Some(Verdict::Failed { reason: "gone".to_owned() });
+        assert_eq!(
+            said(&view),
+            [
+                "transfer 1: 1 of 3 destinations without the directory (a): gone",
+                "transfer 1: 1 of 3 destinations differs: c: 314 missing"
+            ]
         );
     }
 
@@ -462,5 +515,23 @@ mod tests {
             facts(&summary, &view),
             "1.00 MB by packed: planned 2 Mbit/s, bound 3 Mbit/s; 1 attempt; 1 stripe a hop"
         );
+        view.limit_bps = Some(1_000_000);
+        let said = facts(&self::summary(&view, &sent), &view);
+        assert!(said.contains("bound 3 Mbit/s, source held to 1 Mbit/s by --bwlimit; "), "{said}");
+    }
+
+    /// #53: a resumed transfer's rate counted bytes that an earlier transfer had brought.
+    #[test]
+    fn rate_counts_only_bytes_that_moved() {
+        let mut view = view(4, "file");
+        view.destinations.truncate(2);
+        view.destinations.iter_mut().for_each(|d| d.verdict = Some(Verdict::Done));
+        (view.destinations[0].moved_bytes, view.destinations[1].moved_bytes) = (0, 250_000);
+        view.outcome = Some(Outcome::Done);
+        let ended = [("a".to_owned(), 2_000), ("b".to_owned(), 3_000)].into();
+        let summary = summary(&view, &EventTimes { is_whole: true, planned: Some(1_000), ended });
+        let rates: Vec<_> = summary.destinations.iter().map(|d| (d.took_s, d.rate_bps)).collect();
+        assert_eq!(rates, [(Some(1.0), None), (Some(2.0), Some(1_000_000))]);
+        assert_eq!(summary.rate_bps, Some(1_000_000));
     }
 }

@@ -502,7 +502,7 @@ fn check_names_each_difference_and_changes_nothing() {
         "  only there  mine\n",
         "  renamed     moved (there: 01)\n",
         "  missing     new\n",
-        "1 of 1 destinations with differences (d): ",
+        ": 1 of 1 destination differs: d: 1 missing, ",
     ] {
         assert!(said.contains(line), "{line}: {said}");
     }

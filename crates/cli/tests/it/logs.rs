@@ -29,8 +29,8 @@ fn controller_logs_a_transfer_in_plain_sentences() {
     let has = |line: &str| log.iter().any(|l| l.contains(line) && l.contains("transfer"));
     for line in [
         "begins: file from paris to tokyo",
-        "tokyo: has the file, verified",
-        "ended: every destination has the file",
+        "tokyo: complete and verified",
+        "ended: every destination is complete",
         "begins: missing from paris to tokyo",
         "tokyo: failed: ",
     ] {

@@ -280,7 +280,7 @@ impl Verdict {
     /// The verdict in one line.
     pub fn in_words(&self) -> String {
         match self {
-            Self::Done => "has the file, verified".into(),
+            Self::Done => "complete and verified".into(),
             Self::Failed { reason } => format!("failed: {reason}"),
             Self::Unreachable { reason } => format!("unreachable: {reason}"),
             Self::Integrity { reason } => format!("given up, as data arrived wrong: {reason}"),
@@ -323,9 +323,9 @@ impl Outcome {
     /// The outcome in a few words.
     pub const fn in_words(self) -> &'static str {
         match self {
-            Self::Done => "every destination has the file",
-            Self::SomeFailed => "some destinations have the file, some do not",
-            Self::Failed => "failed, no destination has the file",
+            Self::Done => "every destination is complete",
+            Self::SomeFailed => "some destinations are complete, some are not",
+            Self::Failed => "failed, no destination is complete",
             Self::Integrity => "data arrived wrong, and nothing wrong was delivered",
             Self::Cancelled => "cancelled",
             Self::Conflicts => "every destination has the directory, but for entries that changed",
@@ -393,6 +393,8 @@ pub struct DestinationStatus {
     pub path: String,
     /// Existing and verified bytes of the file.
     pub verified_bytes: u64,
+    /// Bytes that arrived in attempts of this transfer, and not before it.
+    pub moved_bytes: u64,
     /// Rate over the last seconds, in bits per second.
     pub rate_bps: u64,
     /// Whether the destination is postponed: it is slow, has no room, or could not be connected to.
@@ -471,6 +473,9 @@ pub struct TransferSnapshot {
 pub struct DestinationSnapshot {
     /// Last known number of verified bytes, only for display: the next attempt asks the site again.
     pub verified_bytes: u64,
+    /// Bytes that arrived in ended attempts of this transfer.
+    #[serde(default)]
+    pub moved_bytes: u64,
     /// Number of times that the destination was postponed.
     pub level: u8,
     /// Number of attempts after which the destination had wrong data.

@@ -99,6 +99,8 @@ fn rerun_sends_only_missing_ranges() {
     let status = w.run_to_end(id);
     assert_eq!(status.outcome, Some(Outcome::Done));
     assert_eq!(status.attempts, 1);
+    let moved: Vec<u64> = status.destinations.iter().map(|d| d.moved_bytes).collect();
+    assert_eq!(moved, [LENGTH - 600_000, 0, 0]);
 }
 
 #[test]

@@ -206,6 +206,8 @@ struct Target {
     found: Option<FinishedFile>,
     /// Number of verified bytes to display.
     shown_bytes: u64,
+    /// Bytes that arrived in ended attempts of this transfer.
+    moved_bytes: u64,
     level: u8,
     integrity: u32,
     /// Whether some of the destination's data may come from an earlier transfer, possibly of
@@ -366,6 +368,7 @@ impl Target {
             known: false,
             found: None,
             shown_bytes: 0,
+            moved_bytes: 0,
             level: 0,
             integrity: 0,
             leftover: None,
@@ -480,6 +483,7 @@ impl Transfer {
             new.head.left.extend((!old.left.is_empty()).then_some((target.site, old.left)));
             new.head.compared.extend(old.comparison.map(|comparison| (target.site, comparison)));
             target.shown_bytes = old.verified_bytes;
+            target.moved_bytes = old.moved_bytes;
             target.level = old.level;
             target.integrity = old.integrity;
             target.leftover = old.leftover;
@@ -525,6 +529,7 @@ impl Transfer {
                 .iter()
                 .map(|d| DestinationSnapshot {
                     verified_bytes: d.shown_bytes,
+                    moved_bytes: d.moved_bytes,
                     level: d.level,
                     integrity: d.integrity,
                     leftover: d.leftover,
@@ -597,6 +602,7 @@ impl Transfer {
                     site: d.site,
                     path: d.path.clone(),
                     verified_bytes: self.shown(d),
+                    moved_bytes: self.moved_bytes(d),
                     rate_bps: self.rate_bps(d.site, now),
                     postponed: d.open() && d.turn() > (false, false, 0),
                     away: match (&d.away, &d.unreached) {
@@ -641,6 +647,20 @@ impl Transfer {
         }
         let sink = self.running().and_then(|r| r.sinks.get(&d.site)).filter(|s| !s.done);
         sink.map_or(d.shown_bytes, |s| s.base_bytes + s.verified_bytes)
+    }
+
+    /// Bytes that arrived at a destination in attempts of this transfer.
+    fn moved_bytes(&self, d: &Target) -> u64 {
+        let Some(sink) = self.running().and_then(|r| r.sinks.get(&d.site)) else { return d.moved_bytes };
+        // The last report of progress may precede the last bytes.
+        let in_attempt = if d.verdict.as_ref().is_some_and(Verdict::is_delivered) {
+            sink.missing_bytes
+        } else if sink.done {
+            sink.verified_bytes.max(d.shown_bytes.saturating_sub(sink.base_bytes))
+        } else {
+            sink.verified_bytes
+        };
+        d.moved_bytes.saturating_add(in_attempt)
     }
 
     fn rate_bps(&self, site: SiteId, now: Instant) -> u64 {

@@ -1,7 +1,7 @@
 //! Progress on stderr: bars that fit the terminal; elsewhere an occasional line for all
 //! destinations.
 
-use super::Output;
+use super::{Output, limit_in_words};
 use crate::formats::fitted;
 use anabranch_pieces::name::directory;
 use anabranch_replicate::wire::TransferView;
@@ -29,6 +29,8 @@ pub(super) struct TransferDisplay {
     /// Bytes at each destination, and rate in bits per second.
     destinations: BTreeMap<String, (u64, u64)>,
     is_directory: bool,
+    /// The limit of the source's rate, in words.
+    limit: Option<String>,
 }
 
 enum DisplayMode {
@@ -48,7 +50,7 @@ impl TransferDisplay {
             let columns = size.ok().map(|s| s.ws_col).filter(|c| *c > 0).unwrap_or(COLUMNS);
             DisplayMode::Bars { all: MultiProgress::new(), of: BTreeMap::new(), columns }
         };
-        Self { how, length: 0, destinations: BTreeMap::new(), is_directory: false }
+        Self { how, length: 0, destinations: BTreeMap::new(), is_directory: false, limit: None }
     }
 
     pub(super) fn say(&self, line: &str) {
@@ -64,6 +66,7 @@ impl TransferDisplay {
 
     pub(super) fn status(&mut self, view: &TransferView) {
         self.is_directory = directory(&view.source_path).is_some();
+        self.limit = limit_in_words(view);
         let rows = view.destinations.iter().map(|d| (d.site.clone(), (d.verified_bytes, d.rate_bps)));
         self.progress(view.length_bytes.unwrap_or(0), rows.collect());
     }
@@ -76,8 +79,11 @@ impl TransferDisplay {
             }
             // The first scan of a directory can take long.
             EventKind::Inquiring if self.is_directory => self.say("each site looks at its directory"),
-            EventKind::Planned { .. }
-            | EventKind::Stopped { .. }
+            EventKind::Planned { .. } => {
+                let held = self.limit.as_ref().map_or(String::new(), |held| format!("; {held}"));
+                self.say(&format!("{}{held}", kind.in_words(&String::clone)));
+            }
+            EventKind::Stopped { .. }
             | EventKind::Suspected { .. }
             | EventKind::Postponed { .. }
             | EventKind::WrongCapacity { .. }

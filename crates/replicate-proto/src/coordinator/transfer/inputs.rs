@@ -295,7 +295,7 @@ impl Transfer {
         comparison.bound();
         let verdict = match comparison.in_words("there") {
             words if words.is_empty() => Verdict::Done,
-            words => Verdict::Differs { reason: format!("{}: {words}", cx.name(site)) },
+            words => Verdict::Differs { reason: words },
         };
         if self.handle_completed(cx, site, run, None, verdict) {
             self.head.compared.insert(site, comparison);

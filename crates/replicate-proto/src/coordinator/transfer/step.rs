@@ -322,7 +322,7 @@ impl Transfer {
 
     /// Orders the removal of the current attempt's virtual links at all sites.
     pub(super) fn remove_attempt(&mut self, cx: &mut Context<'_>) {
-        let shown: Vec<u64> = self.destinations.iter().map(|d| self.shown(d)).collect();
+        let bytes: Vec<_> = self.destinations.iter().map(|d| (self.shown(d), self.moved_bytes(d))).collect();
         let attempt = match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Installing { attempt, .. } => attempt,
             Phase::Running(attempt) => {
@@ -334,8 +334,8 @@ impl Transfer {
                 return;
             }
         };
-        for (d, shown) in self.destinations.iter_mut().zip(shown) {
-            d.shown_bytes = shown;
+        for (d, (shown, moved)) in self.destinations.iter_mut().zip(bytes) {
+            (d.shown_bytes, d.moved_bytes) = (shown, moved);
             if attempt.sinks.get(&d.site).is_some_and(|s| !s.done) {
                 d.known = false;
             }

@@ -104,7 +104,7 @@ fn comparison_sends_the_head_and_reports_differences() {
     let status = w.coordinator.status(id).expect("it is remembered");
     assert_eq!((status.attempts, status.outcome), (1, Some(Outcome::Differs)));
     assert_eq!(status.outcome.map(Outcome::exit_code), Some(4));
-    let reason = "s3: 2 missing".to_owned();
+    let reason = "2 missing".to_owned();
     assert_eq!(*verdict(&status, 3), Verdict::Differs { reason });
     assert_eq!(*verdict(&status, 8), Verdict::Done);
     let comparison = status.destinations[0].comparison.clone().expect("it compared");
