@@ -95,5 +95,6 @@ anabranch_net::system! {
         controller: Some("broker"),
         operator: Some("operator"),
         controller_dials: true,
+        keys_arguments: "--networks NAME,NAME --operators operator",
     };
 }

@@ -87,5 +87,6 @@ anabranch_net::system! {
         controller: None,
         operator: Some("client"),
         controller_dials: false,
+        keys_arguments: "--servers NAME,NAME --clients NAME",
     };
 }

@@ -168,6 +168,7 @@ mod tests {
             controller: Some("controller"),
             operator: Some("operator"),
             controller_dials: false,
+            keys_arguments: "",
         };
     }
 

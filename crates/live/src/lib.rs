@@ -63,5 +63,6 @@ anabranch_net::system! {
         controller: Some("controller"),
         operator: Some("operator"),
         controller_dials: false,
+        keys_arguments: "--network FILE --operators operator",
     };
 }

@@ -189,7 +189,14 @@ impl From<rcgen::Error> for KeysError {
 /// ```
 /// use anabranch_net::keys::{SetRequest, SystemSpec, make_set, VALID_DAYS};
 /// anabranch_net::system! {
-///     HAUL = SystemSpec { word: "haul", site: "s", controller: Some("c"), operator: None, controller_dials: false };
+///     HAUL = SystemSpec {
+///         word: "haul",
+///         site: "s",
+///         controller: Some("c"),
+///         operator: None,
+///         controller_dials: false,
+///         keys_arguments: "",
+///     };
 /// }
 /// let request = SetRequest {
 ///     system: HAUL,

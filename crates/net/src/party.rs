@@ -25,6 +25,9 @@ pub struct SystemSpec {
     /// True if a controller also connects to other controllers, so that its certificate also serves
     /// as a client's.
     pub controller_dials: bool,
+    /// The arguments with which the system's command `keys` makes a new set, for messages. Empty if
+    /// it needs none.
+    pub keys_arguments: &'static str,
 }
 
 /// The descriptions of all systems that are linked into the program.
@@ -44,6 +47,7 @@ pub static SYSTEMS: [SystemSpec];
 ///         controller: None,
 ///         operator: None,
 ///         controller_dials: false,
+///         keys_arguments: "",
 ///     };
 /// }
 /// assert!(System::all().any(|system| system == PAUSE));
@@ -91,6 +95,11 @@ impl System {
             Role::Controller => self.0.controller,
             Role::Operator => self.0.operator,
         }
+    }
+
+    /// The command that makes a new set of keys, for messages.
+    pub fn keys_command(self) -> String {
+        format!("anabranch {self} keys {}", self.0.keys_arguments).trim_end().to_owned()
     }
 
     /// True if a controller also connects to other controllers.
@@ -308,6 +317,7 @@ pub(crate) mod examples {
             controller: Some("controller"),
             operator: Some("operator"),
             controller_dials: false,
+            keys_arguments: "",
         };
     }
     crate::system! {
@@ -318,6 +328,7 @@ pub(crate) mod examples {
             controller: None,
             operator: Some("client"),
             controller_dials: false,
+            keys_arguments: "",
         };
     }
     crate::system! {
@@ -328,6 +339,7 @@ pub(crate) mod examples {
             controller: None,
             operator: None,
             controller_dials: false,
+            keys_arguments: "",
         };
     }
     crate::system! {
@@ -338,6 +350,7 @@ pub(crate) mod examples {
             controller: Some("broker"),
             operator: Some("operator"),
             controller_dials: true,
+            keys_arguments: "",
         };
     }
 }

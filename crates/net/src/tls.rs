@@ -189,8 +189,7 @@ impl std::fmt::Display for TlsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unreadable { path, error, system } => {
-                let verb =
-                    system.map_or_else(|| "keys".to_owned(), |system| format!("anabranch {system} keys"));
+                let verb = system.map_or_else(|| "keys".to_owned(), System::keys_command);
                 write!(
                     f,
                     "{}: cannot be read: {error}: make keys (`{verb}`), or name the folder that has them with --keys",

@@ -96,5 +96,6 @@ anabranch_net::system! {
         controller: Some("controller"),
         operator: Some("operator"),
         controller_dials: false,
+        keys_arguments: "init --topology FILE",
     };
 }

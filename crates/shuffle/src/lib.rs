@@ -89,5 +89,6 @@ anabranch_net::system! {
         controller: Some("coordinator"),
         operator: Some("operator"),
         controller_dials: false,
+        keys_arguments: "--hosts NAME,NAME --operators NAME",
     };
 }

@@ -58,5 +58,6 @@ anabranch_net::system! {
         controller: None,
         operator: None,
         controller_dials: false,
+        keys_arguments: "--hosts NAME,NAME",
     };
 }

@@ -95,6 +95,7 @@ anabranch_net::system! {
         controller: Some("controller"),
         operator: Some("operator"),
         controller_dials: false,
+        keys_arguments: "",
     };
 }
 

@@ -538,7 +538,10 @@ fn keys_that_do_not_belong_together_get_one_line() {
         local.command(&all)
     };
     expect_one_line(send("other"), &[local.address(), "another authority", "keys of one set"]);
-    expect_one_line(send("absent"), &["absent/ca.pem", "make keys (`anabranch replicate keys`)"]);
+    expect_one_line(
+        send("absent"),
+        &["absent/ca.pem", "make keys (`anabranch replicate keys init --topology FILE`)"],
+    );
     // Files of the other set, one after the other, instead of the right ones.
     let take = |file: &str| {
         std::fs::copy(local.path("other").join(file), local.path("keys/replicate").join(file))

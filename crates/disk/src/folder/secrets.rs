@@ -228,6 +228,7 @@ mod tests {
             controller: Some("controller"),
             operator: Some("operator"),
             controller_dials: false,
+            keys_arguments: "",
         };
     }
     anabranch_net::system! {
@@ -238,6 +239,7 @@ mod tests {
             controller: None,
             operator: Some("client"),
             controller_dials: false,
+            keys_arguments: "",
         };
     }
 

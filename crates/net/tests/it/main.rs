@@ -15,6 +15,7 @@ anabranch_net::system! {
         controller: None,
         operator: Some("client"),
         controller_dials: false,
+        keys_arguments: "",
     };
 }
 anabranch_net::system! {
@@ -25,5 +26,6 @@ anabranch_net::system! {
         controller: Some("controller"),
         operator: Some("operator"),
         controller_dials: false,
+        keys_arguments: "",
     };
 }
