@@ -13,8 +13,9 @@ pub enum Location {
     There,
 }
 
-/// Formats the counts of the differences, then the first entries that differ. `of` names the copy.
-pub fn lines(of: &str, found: &Comparison, location: Location) -> Vec<String> {
+/// Formats the counts of the differences, then the first entries that differ. `of` names the copy,
+/// and `directory` is its path.
+pub fn lines(of: &str, directory: &str, found: &Comparison, location: Location) -> Vec<String> {
     if found.differences() == 0 {
         return vec![format!("{of}: equal")];
     }
@@ -38,7 +39,11 @@ pub fn lines(of: &str, found: &Comparison, location: Location) -> Vec<String> {
             _ => "differs",
         };
         let from = entry.from.as_ref().map_or(String::new(), |from| format!(" ({at}: {from})"));
-        lines.push(format!("  {word:<11} {}{from}", entry.path));
+        let path = match &entry.path[..] {
+            "." => format!("{}/", directory.trim_end_matches('/')),
+            path => path.to_owned(),
+        };
+        lines.push(format!("  {word:<11} {path}{from}"));
     }
     let more = found.differences().saturating_sub(found.named.len() as u64);
     if more > 0 {

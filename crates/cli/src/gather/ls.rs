@@ -123,8 +123,8 @@ async fn show(
             names => {
                 let word = if names == 1 { "name" } else { "names" };
                 errln!(
-                    "anabranch: {holder}: {names} more {word} cannot be shown or pulled: they are not UTF-8, longer than \
-                 {NAME_BYTES_MAX} bytes or too deep in folders; rename them there"
+                    "anabranch: {holder}: {names} more {word} cannot be shown or named: not UTF-8, longer than \
+                 {NAME_BYTES_MAX} bytes or too deep in folders; a `get` of the directory takes them, too"
                 );
             }
         },

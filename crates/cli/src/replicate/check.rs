@@ -93,7 +93,9 @@ fn differences(view: &TransferView) -> String {
     let mut lines = Vec::new();
     for d in &view.destinations {
         match (&d.verdict, &d.comparison) {
-            (_, Some(found)) => lines.extend(comparison::lines(&d.site, found, Location::There)),
+            (_, Some(found)) => {
+                lines.extend(comparison::lines(&d.site, &d.path, found, Location::There));
+            }
             (Some(Verdict::Done), _) => lines.push(format!("{}: equal", d.site)),
             // The line about the failure says more.
             _ => {}

@@ -52,13 +52,13 @@ pub(super) struct Ends {
     controller: ControllerArgs,
     #[command(flatten)]
     sent: Sent,
-    /// The site that holds the file.
+    /// The site that holds the file or the directory.
     #[arg(long, value_name = "SITE")]
     pub(super) from: String,
     /// The destinations, such as `tokyo,lima`.
     #[arg(long, value_name = "SITE,SITE", value_delimiter = ',', required = true)]
     pub(super) to: Vec<String>,
-    /// Name of the file at the destinations. Without: the name at the source.
+    /// Name of the file or the directory at the destinations. Without: the name at the source.
     #[arg(long = "as", value_name = "NAME", value_parser = FileName)]
     name: Option<String>,
     /// Print JSON: a line for each event, and one object at the end.
@@ -69,9 +69,9 @@ pub(super) struct Ends {
 /// The file or the directory that is sent.
 #[derive(clap::Args)]
 struct Sent {
-    /// Name of the file below the source relay's --dir, such as `data/big.tar`. A name with a slash
-    /// at its end is a directory: `data/`.
-    #[arg(value_parser = FileName)]
+    /// Name below the source relay's --dir: of a directory, with a slash at its end (`data/`), or
+    /// for `send` of a file (`data/big.tar`). `sync` and `check` take a directory.
+    #[arg(value_name = "FILE|DIR/", value_parser = FileName)]
     file: String,
     #[command(flatten)]
     filters: FilterArgs,

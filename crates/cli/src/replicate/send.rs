@@ -70,7 +70,9 @@ pub struct Args {
     fill: bool,
     /// Replace existing files of this name at the destinations, whatever their content. Without it,
     /// a destination with a different file of that name is left as it is; an identical file always
-    /// counts as done.
+    /// counts as done. In a directory, files and links that other programs changed are overwritten,
+    /// those in the way of a directory of the source are deleted, and `sync --delete` deletes such
+    /// entries, too.
     #[arg(long)]
     replace: bool,
     #[command(flatten)]

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// Number of a transfer. Without: the newest.
+    /// Number of a transfer. Without: the newest 20.
     transfer: Option<u64>,
     /// Stop the transfer. Received data is kept.
     #[arg(long, requires = "transfer")]

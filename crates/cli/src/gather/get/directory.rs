@@ -158,7 +158,8 @@ fn say_to_people(report: &DirectoryReport, took_s: f64, deletes: bool, quiet: bo
     }
     let name = &report.name;
     if let Some(found) = &report.comparison {
-        let lines = comparison::lines(&report.path.display().to_string(), found, Location::Here);
+        let path = report.path.display().to_string();
+        let lines = comparison::lines(&path, &path, found, Location::Here);
         lines.iter().for_each(|line| outln!("{}", printable(line)));
         return;
     }
