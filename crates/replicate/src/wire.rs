@@ -359,7 +359,7 @@ pub struct DestinationView {
     pub path: String,
     /// Verified bytes of the file.
     pub verified_bytes: u64,
-    /// Bytes that arrived in this transfer, without those that were there before it.
+    /// Bytes that arrived in this transfer, without bytes of earlier ones.
     #[serde(default)]
     pub moved_bytes: u64,
     /// Rate over the last seconds, in bits per second.
