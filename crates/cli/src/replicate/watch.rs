@@ -43,8 +43,8 @@ struct Summary<'a> {
     hash: Option<String>,
     /// Time from the first plan, which sites get at once, to the last destination's verdict.
     took_s: f64,
-    /// Rate of the bytes that arrived in this transfer at the destination that was last to have all.
-    /// `None` if no bytes arrived there.
+    /// Rate of this transfer's bytes at the slowest successful destination. `None` if no bytes
+    /// arrived there.
     rate_bps: Option<u64>,
     #[serde(flatten)]
     plan: PlanSummary,
