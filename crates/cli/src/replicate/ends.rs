@@ -69,8 +69,8 @@ pub(super) struct Ends {
 /// The file or the directory that is sent.
 #[derive(clap::Args)]
 struct Sent {
-    /// Name below the source relay's --dir: of a directory, with a slash at its end (`data/`), or
-    /// for `send` of a file (`data/big.tar`). `sync` and `check` take a directory.
+    /// Name of a file (`data/big.tar`), or of a directory with a slash at its end (`data/`), below
+    /// the source relay's --dir. `sync` and `check` take directories only.
     #[arg(value_name = "FILE|DIR/", value_parser = FileName)]
     file: String,
     #[command(flatten)]
