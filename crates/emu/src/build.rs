@@ -43,6 +43,8 @@ pub(crate) struct BuildPlan {
 
 #[derive(Debug)]
 pub(crate) struct SitePlan {
+    /// Name of the site in messages; empty if it has none.
+    pub name: String,
     pub address: Ipv4Addr,
     pub link_addresses: Vec<Ipv4Addr>,
 }
@@ -85,7 +87,7 @@ pub(crate) fn build(
     plan: &BuildPlan,
     isolation: Isolation,
 ) -> std::result::Result<BuiltNetwork, BuildFailure> {
-    let fail = |step| move |error| BuildFailure { isolation, step, site: None, error };
+    let fail = |step| move |error| BuildFailure { isolation, step, site: None, site_name: None, error };
     let (ours, theirs) = sys::socket_pair().map_err(fail(BuildStep::Fork))?;
     let parent = std::process::id() as libc::pid_t;
     let pid = match sys::fork().map_err(fail(BuildStep::Fork))? {
@@ -121,13 +123,15 @@ pub(crate) fn build(
             }
             (Some(Note::Failed { step, errno, site }), None, ..) => {
                 let error = Error::from_raw_os_error(errno);
-                return Err(BuildFailure { isolation, step, site, error });
+                let planned = site.and_then(|site| plan.sites.get(site.index()));
+                let site_name = planned.map(|site| site.name.clone()).filter(|name| !name.is_empty());
+                return Err(BuildFailure { isolation, step, site, site_name, error });
             }
             // The helper died, or this process had no free number for a descriptor.
             _ => {
                 let error =
                     Error::other("the helper process ended early, or too few file descriptors are allowed");
-                return Err(BuildFailure { isolation, step: BuildStep::Fork, site: None, error });
+                return Err(fail(BuildStep::Fork)(error));
             }
         }
     }

@@ -43,7 +43,7 @@ fn tun() -> Finding {
 
 fn isolation(name: &'static str, isolation: Isolation) -> Finding {
     let options = EmulationOptions::default();
-    let site = SitePlan { address: options.base, link_addresses: Vec::new() };
+    let site = SitePlan { name: String::new(), address: options.base, link_addresses: Vec::new() };
     let plan = BuildPlan {
         sites: vec![site],
         prefix: 16,
@@ -74,9 +74,9 @@ fn restrictions() -> Finding {
 fn congestion_controls() -> Finding {
     let available = sysctl("net.ipv4.tcp_available_congestion_control").unwrap_or_default();
     let allowed = sysctl("net.ipv4.tcp_allowed_congestion_control").unwrap_or_default();
-    let ok = allowed.split_whitespace().any(|name| name == "bbr");
-    let detail = format!("available: {available}; usable in sites: {allowed}");
-    let fix = "for long or lossy links: sudo modprobe tcp_bbr && sudo sysctl net.ipv4.tcp_allowed_congestion_control=\"reno cubic bbr\"";
+    let ok = ["reno", "cubic", "bbr"].iter().all(|name| allowed.split_whitespace().any(|one| one == *name));
+    let detail = format!("available: {available}; usable as a site's default: {allowed}");
+    let fix = "for programs in sites (bbr for long or lossy links): sudo modprobe tcp_bbr && sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno cubic bbr\"";
     Finding::new("congestion controls", ok, detail, fix)
 }
 

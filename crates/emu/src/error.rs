@@ -127,6 +127,8 @@ pub struct BuildFailure {
     pub step: BuildStep,
     /// Site in which the step failed; `None` if no site was involved.
     pub site: Option<SiteId>,
+    /// Name of this site, where it is known.
+    pub site_name: Option<String>,
     /// The kernel's error.
     pub error: Error,
 }
@@ -174,7 +176,7 @@ impl BuildStep {
             Self::OpenTun => "open /dev/net/tun",
             Self::MakeTun => "make a TUN device",
             Self::Interface => "set up the site's network device",
-            Self::Setting => "apply a TCP setting in the site",
+            Self::Setting => "apply a TCP setting",
         }
     }
 }
@@ -225,7 +227,7 @@ impl BuildFailure {
                 "the kernel lacks a setting (time dilation takes Linux 6.11) or this congestion control: choose one that `anabranch doctor` lists, or load its module"
             }
             (BuildStep::Setting, _) if code == Some(libc::EPERM) => {
-                "the congestion control must be among those in `sysctl net.ipv4.tcp_allowed_congestion_control`"
+                "a site's default congestion control must be an allowed one: `sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno cubic bbr\"`, with its name in the list"
             }
             (BuildStep::Setting, _) => "make /proc/sys writable (a container may need `--privileged`)",
         }
@@ -251,8 +253,10 @@ pub(crate) fn restriction() -> &'static str {
 impl std::fmt::Display for BuildFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "cannot {}", self.step.what())?;
-        if let Some(site) = self.site {
-            write!(f, " for site {site}")?;
+        match (&self.site_name, self.site) {
+            (Some(name), _) => write!(f, " for site `{name}`")?,
+            (None, Some(site)) => write!(f, " for site {site}")?,
+            (None, None) => {}
         }
         write!(f, ": {}: {}", self.error, self.fix())
     }
@@ -305,9 +309,23 @@ mod tests {
             isolation: Isolation::UserNamespace,
             step: BuildStep::OpenTun,
             site: Some(SiteId(0)),
+            site_name: None,
             error: Error::from_raw_os_error(libc::EACCES),
         };
         let text = failure.to_string();
         assert!(text.contains("/dev/net/tun") && text.contains("chmod"), "{text}");
+    }
+
+    #[test]
+    fn forbidden_congestion_control_is_named_with_its_fix() {
+        let failure = BuildFailure {
+            isolation: Isolation::Root,
+            step: BuildStep::Setting,
+            site: Some(SiteId(0)),
+            site_name: Some("paris".into()),
+            error: Error::from_raw_os_error(libc::EPERM),
+        };
+        let text = failure.to_string();
+        assert!(text.contains("site `paris`") && text.contains("sysctl -w net.ipv4.tcp_allowed"), "{text}");
     }
 }

@@ -377,8 +377,7 @@ impl Emulation {
     /// a machine that does not permit the namespaces or devices, with the missing right and how to
     /// get it.
     /// Panics: if options by link or by site do not have one entry for each.
-    /// Cost: about 4 ms per site. The process forks a helper that stays, so start before filling
-    /// much memory.
+    /// Cost: about 4 ms per site. A helper is forked and stays: start before filling much memory.
     pub fn start(topology: &Topology, mut options: EmulationOptions) -> Result<Self, EmuError> {
         options.check()?;
         let size =
@@ -401,6 +400,7 @@ impl Emulation {
             sites: topology
                 .site_ids()
                 .map(|site| SitePlan {
+                    name: anabranch_units::text::printable(&topology.site(site).name).into_owned(),
                     address: routes.site_address(site),
                     link_addresses: routes.links_into(site).map(|l| routes.link_address(l)).collect(),
                 })

@@ -11,6 +11,7 @@
 //! Leaves out: shared buffers; many runs, tables and files of results. Read [`run`] and
 //! [`Rehearsal`] first.
 
+mod controls;
 mod dilated;
 mod flows;
 mod host;
@@ -298,6 +299,11 @@ fn run_at(
     limit: Option<Duration>,
 ) -> Result<Run, ScenarioError> {
     let (seed, control) = (Seed::new(plan.seed(trial)), control_name(plan, options)?);
+    let own = plan.scenario().workload.iter().filter_map(Workload::control).filter_map(Control::linux_name);
+    for own in own {
+        controls::check(own)?;
+    }
+    controls::check(control)?;
     let packets_late_max = dilated::packets_late_max(plan, options);
     let emulation = Emulation::start(
         plan.network().topology(),
@@ -327,6 +333,8 @@ fn run_at(
         Span { begin_ns, dilation, warmup_ns: flows.timing.warmup_ns, end_ns: flows.timing.duration_ns };
     let (seen, circuits) = watch(plan, &emulation, &mut hosts, running, span, options.interrupted)?;
     let mut report = emulation.report()?;
+    // Hosts set it on each socket, so the sites' default says nothing about the flows.
+    control.clone_into(&mut report.congestion_control);
     report.why.extend(distrust(&seen, options.lateness_p99_max.unwrap_or(dilated::LATENESS_MAX)));
     report.why.extend(systems.iter().filter_map(|(_, running)| running.distrust(&emulation)));
     report.trusted = report.why.is_empty();

@@ -11,6 +11,7 @@
 //! port. Read [`run`] first.
 
 use super::ScenarioError;
+use super::controls::refused;
 use crate::{Dilation, Histogram};
 use anabranch_endpoint::{Endpoint as _, PeerId};
 use anabranch_sim::UdpSink;
@@ -390,9 +391,7 @@ pub fn run() -> Result<(), ScenarioError> {
     let trial = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let others = task.outgoing.iter().filter_map(|flow| flow.congestion_control.as_deref());
     for control in others.chain([control]) {
-        set_tcp_congestion(&trial, control).map_err(|error| {
-            ScenarioError::new(format!("congestion control {control}: not on this machine: {error}"))
-        })?;
+        set_tcp_congestion(&trial, control).map_err(|error| refused(control, error))?;
     }
     // Accepted connections inherit both options.
     let listening = |port, priority| {
