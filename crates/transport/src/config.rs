@@ -153,14 +153,13 @@ pub enum ConfigError {
         /// Minimum and maximum allowed value.
         allowed: (u64, u64),
     },
-    /// A congestion control lacks a setting that it needs.
+    /// A congestion control lacks settings that it needs.
     ControlNeeds {
         /// The congestion control.
         control: Control,
-        /// The reason in error messages.
-        reason: &'static str,
-        /// The setting as written in a scenario.
-        remedy: &'static str,
+        /// Each lacking setting: the reason in error messages, and the setting as written in a
+        /// scenario.
+        missing: Vec<(&'static str, &'static str)>,
     },
     /// Loss detection by time is on, but the selective acknowledgements that it needs are off.
     RackWithoutSack,
@@ -172,8 +171,18 @@ impl std::fmt::Display for ConfigError {
             Self::OutOfRange { what, value, allowed: (least, most) } => {
                 write!(f, "{what} {value}: must be {least} to {most}")
             }
-            Self::ControlNeeds { control, reason, remedy } => {
-                write!(f, "control {}: {reason}, so set {remedy}", control.word())
+            Self::ControlNeeds { control, missing } => {
+                write!(f, "control {}:", control.word())?;
+                let mut before = None;
+                for (reason, remedy) in missing {
+                    match before {
+                        Some(known) if known == reason => write!(f, " and {remedy}")?,
+                        Some(_) => write!(f, "; {reason}, so set {remedy}")?,
+                        None => write!(f, " {reason}, so set {remedy}")?,
+                    }
+                    before = Some(reason);
+                }
+                Ok(())
             }
             Self::RackWithoutSack => {
                 write!(f, "rack true: goes by selective acknowledgements, so set sack = true")

@@ -84,11 +84,10 @@ impl Control {
     }
     /// Checks that `config` has the settings that the congestion control needs.
     ///
-    /// Errors: the first needed setting that `config` lacks.
+    /// Errors: all needed settings that `config` lacks.
     pub(crate) fn check(self, config: &Config) -> Result<(), ConfigError> {
-        let missing = self.properties().needs.iter().find(|(setting, _)| !setting.is_in(config));
-        missing.map_or(Ok(()), |&(setting, reason)| {
-            Err(ConfigError::ControlNeeds { control: self, reason, remedy: setting.remedy() })
-        })
+        let missing = self.properties().needs.iter().filter(|(setting, _)| !setting.is_in(config));
+        let missing: Vec<_> = missing.map(|&(setting, reason)| (reason, setting.remedy())).collect();
+        if missing.is_empty() { Ok(()) } else { Err(ConfigError::ControlNeeds { control: self, missing }) }
     }
 }

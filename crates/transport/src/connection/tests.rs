@@ -522,6 +522,16 @@ fn loss_detection_by_time_needs_selective_acknowledgements() {
 }
 
 #[test]
+fn error_lists_all_settings_that_a_control_lacks() {
+    let refused = Config { control: Control::Nscc, ..Config::default() }.check().expect_err("it needs three");
+    assert_eq!(
+        refused.to_string(),
+        "control nscc: goes by marks, by when segments left and by the path's product, so set ecn = true and \
+         rack = true and cwnd_max to one and a half times the path's product"
+    );
+}
+
+#[test]
 fn new_connection_uses_quick_acknowledgements_if_set() {
     let delayed_ack = Some(Duration::from_ms(40));
     let mut net = Net::new(&Config { delayed_ack, quick_ack: 3, ..config() }, reliable);
