@@ -73,9 +73,8 @@ pub struct Scenario {
     /// `ipv4/tcp_early_retrans`, and its value. The simulator ignores them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kernel: BTreeMap<String, String>,
-    /// Real time for each second of an emulated run, 1 to
-    /// [`Dilation::MAX`](anabranch_units::Dilation::MAX). By default the emulator decides. The
-    /// simulator ignores the setting.
+    /// Real time for each second of an emulated run, 1 to 1,024. By default the emulator decides.
+    /// The simulator ignores the setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dilation: Option<u32>,
 }
@@ -142,8 +141,7 @@ pub struct NetworkSpec {
     /// Random packet loss on every link in parts per million.
     #[serde(default)]
     pub loss_ppm: u32,
-    /// Mean length of a loss burst in packets; 1 for independent losses (see
-    /// [`anabranch_fabric::PortSettings`]).
+    /// Mean length of a loss burst in packets; 1 for independent losses.
     #[serde(default = "one_packet", skip_serializing_if = "is_one_packet")]
     pub loss_burst: u32,
     /// Random bit errors on every link in parts per 10^12.
@@ -164,8 +162,7 @@ pub struct NetworkSpec {
     pub spread: PathSpread,
     /// Maximum random delay of a packet's departure from its host; the order of packets is kept. A
     /// delay of up to a packet's transmission time at the bottleneck prevents flows from
-    /// synchronising (see [`anabranch_fabric::Hosts::with_jitter`]). Simulator only, because
-    /// emulated hosts are irregular anyway.
+    /// synchronising. Simulator only, because emulated hosts are irregular anyway.
     #[serde(default)]
     pub jitter: Duration,
 }
@@ -320,7 +317,7 @@ pub enum Pattern {
     All,
 }
 
-/// Streams between pairs; see [`Workload::Long`].
+/// Streams between pairs, endless or of a given size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LongWorkload {
@@ -356,7 +353,7 @@ const fn middle() -> u8 {
     1
 }
 
-/// Barrier-synchronised requests; see [`Workload::Incast`].
+/// Barrier-synchronised requests of one client to many servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Incast {
@@ -398,7 +395,7 @@ const fn request() -> ByteCount {
     ByteCount::new(64)
 }
 
-/// Random flows; see [`Workload::Poisson`].
+/// Flows at random times, of random sizes, between random hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Poisson {
@@ -418,7 +415,7 @@ pub struct Poisson {
     pub priority: u8,
 }
 
-/// Datagrams; see [`Workload::Udp`].
+/// Datagrams at a constant rate, or in bursts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Udp {
@@ -462,7 +459,7 @@ const fn mtu() -> ByteCount {
     ByteCount::new(1_500)
 }
 
-/// Flows of a file; see [`Workload::Trace`].
+/// Flows listed in a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
@@ -476,7 +473,7 @@ pub struct Trace {
     pub priority: u8,
 }
 
-/// Flows between racks; see [`Workload::Racks`].
+/// Flows between racks, at a rate per rack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Racks {

@@ -30,6 +30,10 @@ pub fn topology() -> Page {
     page
 }
 
+/// Description of the table of swept settings, which the parser reads before all other tables.
+const SWEEP: &str =
+    "Settings with several values. Every combination of values runs, and each row has the swept settings.";
+
 /// Keys of scenarios: keys of the run, and of each kind of workload.
 pub fn scenario() -> Page {
     let lead = "All keys of a scenario, with types and defaults. [Scenarios](../docs/scenarios.md) teaches \
@@ -39,6 +43,10 @@ pub fn scenario() -> Page {
         page.line(format_args!("\n## {title}\n\n{}", escaped(table.description())));
         page.table(["key", "type", "default", "meaning"], table.rows());
     }
+    page.line(format_args!("\n## `[sweep]`\n\n{SWEEP}"));
+    let meaning = "Values of the setting with this path, as `network.queue` or `workload[0].servers`.";
+    let row = [r#"`"SETTING"`"#, "list: any value of the setting", "none", meaning].map(str::to_owned);
+    page.table(["key", "type", "default", "meaning"], [row]);
     page
 }
 
@@ -48,7 +56,9 @@ pub fn tables() -> Vec<(String, Table)> {
     let root = schema_for!(Scenario).to_value();
     Table::new(&root, &root, "").collect("The run", &mut tables);
     let workload = schema_for!(Workload).to_value();
-    for variant in workload["oneOf"].as_array().into_iter().flatten() {
+    // The variant of systems has no tag, so the kinds are alternatives that need not exclude each
+    // other.
+    for variant in array(&workload["anyOf"]) {
         let table = Table::new(variant, &workload, "workload");
         let kind = table.keys().find_map(|(name, key)| key["const"].as_str().filter(|_| name == "kind"));
         let title = code(format_args!("kind = \"{}\"", kind.expect("its tag is a constant")));
@@ -141,7 +151,8 @@ impl Table {
                 words.collect::<Vec<_>>().join(", ")
             }
             () if inner["anyOf"].is_array() => {
-                let kinds: Vec<_> = array(&inner["anyOf"]).iter().map(|one| self.kind(one)).collect();
+                let mut kinds: Vec<_> = array(&inner["anyOf"]).iter().map(|one| self.kind(one)).collect();
+                kinds.dedup();
                 kinds.join(", or ")
             }
             () => match (base(inner), inner["examples"][0].as_str()) {

@@ -122,8 +122,14 @@ fn reference_lists_types_defaults_and_meanings_of_keys() {
         "| `topology` | text | *required* |",
         "| `rto_min` | as `5 ms` | `200 ms` |",
         "| `symbol` | as `64 KiB` | `64 KiB` | Bytes of a packet between sites. |",
+        "| `workload` | list: table | none |",
+        "| `servers` | whole number | *required* |",
+        "\n## `[sweep]`\n",
     ] {
         assert!(page.contains(row), "{row}\n{page}");
+    }
+    for kind in anabranch_sim::scenario::KINDS {
+        assert!(page.contains(&format!("\n## `kind = \"{kind}\"`\n")), "{kind}\n{page}");
     }
     for row in page.lines().filter(|line| line.starts_with("| `")) {
         assert!(!row.ends_with("|  |") && !row.contains("| any |"), "incomplete: {row}");
