@@ -17,7 +17,8 @@ use crate::run_dir::RunDir;
 use anabranch_emu::{
     Change, Dilation, EmuError, Emulation, EmulationOptions, Isolation, Loss, SiteEnvironment,
 };
-use anabranch_graph::Topology;
+use anabranch_graph::{Site, Topology};
+use anabranch_units::text::printable;
 use anabranch_units::{BitRate, ByteCount, Duration, Seed, SiteId};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -74,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     trials: u64,
     /// Rate of links without one in the topology. Two processors carry about 26 links of 20 Mbit/s.
-    #[arg(long, value_name = "RATE", default_value = "10 Mbit/s")]
+    #[arg(long, value_name = "RATE", default_value_t = DEFAULT_RATE)]
     rate: BitRate,
     /// The site in which CMD runs, by name or number. Without: the first.
     #[arg(long, value_name = "SITE")]
@@ -191,6 +192,9 @@ enum Cut {
     Signal(i32),
 }
 
+/// Rate of links without one, unless the user states it.
+const DEFAULT_RATE: BitRate = BitRate::mbps(10);
+
 /// Time between a request to end and a kill of a program.
 const GRACE: StdDuration = StdDuration::from_secs(2);
 
@@ -281,6 +285,14 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
         args.topology
     );
     let mut topology = crate::network::load(&args.topology, args.rate)?;
+    let is_used = topology.links().iter().any(|link| link.properties.capacity == args.rate);
+    if !is_used && args.rate != DEFAULT_RATE {
+        tracing::warn!(
+            "--rate {}: changes nothing: each link of {} has its own rate",
+            args.rate,
+            args.topology
+        );
+    }
     for link in topology.link_ids() {
         let properties = topology.link_properties_mut(link);
         if let Some(loss) = args.loss {
@@ -332,7 +344,9 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
     let preload = preload(args)?;
     let is_scenario = scenario::is_scenario(&args.topology);
     let (topology, options) = if is_scenario { scenario::network(args, quiet)? } else { network(args)? };
-    let site = args.site.as_deref().map_or(Ok(SiteId(0)), |name| topology.find_site(name))?;
+    let first = topology.site_ids().find(|site| !topology.site(*site).is_switch).unwrap_or(SiteId(0));
+    let site = args.site.as_deref().map_or(Ok(first), |name| topology.find_site(name))?;
+    host_only(&topology, site).context("--site")?;
     let runs = args
         .runs
         .iter()
@@ -340,6 +354,7 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
             let (name, line) =
                 text.split_once('=').with_context(|| format!("--run `{text}`: write it as SITE=CMD"))?;
             let site = topology.find_site(name).with_context(|| format!("--run `{text}`"))?;
+            host_only(&topology, site).with_context(|| format!("--run `{text}`"))?;
             ensure_usage!(!line.trim().is_empty(), "--run `{text}`: no command after the `=`");
             Ok((site, line.to_owned()))
         })
@@ -363,6 +378,13 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
     let isolation = args.user_namespace.then_some(Isolation::UserNamespace);
     let options = EmulationOptions { isolation, ..options };
     Ok(Job { topology, site, runs, changes, preload, options })
+}
+
+/// Refuses a switch as the site of a program.
+fn host_only(topology: &Topology, site: SiteId) -> anyhow::Result<()> {
+    let Site { name, is_switch, .. } = topology.site(site);
+    ensure_usage!(!is_switch, "site `{}` is a switch, where no program runs: name a host", printable(name));
+    Ok(())
 }
 
 /// Replaces every `{@SITE}` in `text`.

@@ -58,8 +58,8 @@ pub struct Report {
     pub scheduling: Scheduling,
     /// Way in which the namespaces were created.
     pub isolation: Isolation,
-    /// The congestion control of TCP in the sites, unless a program asks for another; in a
-    /// scenario's run, that of the scenario's flows.
+    /// The congestion control of TCP in the sites, unless a program asks for another. In the run of
+    /// a scenario: the congestion control of its flows.
     pub congestion_control: String,
     /// Maximum of `lateness_us_p99` at which figures are trusted.
     pub lateness_us_p99_bound: f64,

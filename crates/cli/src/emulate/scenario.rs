@@ -86,8 +86,8 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             if !quiet && (dilation != Dilation::NONE || emulated.dilated.circuits.is_some()) {
                 errln!("{}", said(&emulated));
             }
-            if !emulated.trusted && !quiet {
-                errln!("anabranch: not to be trusted: {}", emulated.why.join("; "));
+            if !quiet {
+                errln!("{}", verdict(&emulated, trial));
             }
             for row in keyed_rows(point, trial, plan.seed(trial), &run.workloads, &emulated) {
                 if args.json {
@@ -120,6 +120,16 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         record.finish(&command, config, points.first().map(|p| Seed::new(p.scenario.seed)))?;
     }
     Ok(if args.strict && !trusted { ExitCode::from(exit::UNTRUSTED) } else { ExitCode::SUCCESS })
+}
+
+/// Verdict on one trial, for a person.
+fn verdict(emulated: &anabranch_emu::scenario::EmulationFigures, trial: u64) -> String {
+    let trial = trial + 1;
+    if emulated.trusted {
+        format!("trial {trial}: trusted: lateness p99 {:.0} us", emulated.lateness_us_p99)
+    } else {
+        format!("anabranch: trial {trial}: not to be trusted: {}", emulated.why.join("; "))
+    }
 }
 
 /// Summary of a run: dilation, lateness and kernel.
