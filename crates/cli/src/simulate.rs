@@ -3,8 +3,7 @@
 //!
 //! Every combination of swept settings runs `--trials` times, on as many threads as the machine has
 //! processors. The table shows means with 95 % confidence intervals; JSON lines and run directories
-//! contain every trial. Ctrl-C ends the run; finished trials are kept. trial. Ctrl-C ends the run;
-//! finished trials are kept.
+//! contain every trial. Ctrl-C ends the run; finished trials are kept.
 
 mod capture;
 pub(crate) mod table;
@@ -21,7 +20,7 @@ use capture::Capture;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -156,6 +155,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         });
         outln!("{}", table::of(&points, &lines.collect::<Vec<_>>()));
     }
+    if !quiet && args.trials > 1 && are_all_the_same(&done) {
+        errln!("anabranch: all trials are the same run: the scenario draws nothing at random");
+    }
     let is_interrupted = interrupted.load(Ordering::Relaxed);
     if let Some(run_dir) = run_dir.filter(|_| !is_interrupted || !done.is_empty()) {
         write(run_dir, args, &points, &done, is_interrupted)?;
@@ -164,6 +166,18 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         errln!("anabranch: interrupted: {} of {} trials were whole", done.len(), trials.len());
     }
     Ok(if is_interrupted { ExitCode::from(exit::INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// Returns true if each point has several trials with the same events.
+fn are_all_the_same(done: &[Trial]) -> bool {
+    let hash = |trial: &Trial| trial.outcome.network.event_hash.clone();
+    let mut points: BTreeMap<usize, (String, usize, bool)> = BTreeMap::new();
+    for trial in done {
+        let (first, count, is_same) = points.entry(trial.point).or_insert_with(|| (hash(trial), 0, true));
+        *count += 1;
+        *is_same &= *first == trial.outcome.network.event_hash;
+    }
+    !points.is_empty() && points.values().all(|(_, count, is_same)| *count > 1 && *is_same)
 }
 
 /// Steps of the progress bar for one trial.
@@ -182,7 +196,11 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     let shown = args.scenario.display().to_string();
     let text = crate::text::read(&args.scenario)
         .map_err(|error| anyhow::anyhow!("{shown}: {error}: name a scenario file that can be read"))?;
-    let points = scenario::read(&shown, &text, &args.sets)?;
+    let points = scenario::read(&shown, &text, &args.sets).map_err(|error| {
+        let hint =
+            if is_topology(&text) { "; this looks like a topology, which `emulate` takes" } else { "" };
+        anyhow::anyhow!("{error}{hint}")
+    })?;
     let mut warned = BTreeSet::new();
     // All points are checked before the first point runs.
     for point in &points {
@@ -203,6 +221,14 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
         "--pcap: {runs} runs: only one is captured; leave out --trials, and --set each swept setting"
     );
     Ok(points)
+}
+
+/// Returns true if a file's text has the tables of a topology and not those of a scenario.
+fn is_topology(text: &str) -> bool {
+    text.parse::<toml::Table>().is_ok_and(|table| {
+        let has = |names: &[&str]| names.iter().any(|name| table.contains_key(*name));
+        has(&["site", "cable", "link", "defaults"]) && !has(&["network", "workload"])
+    })
 }
 
 /// Plans a scenario, and reads the files that the scenario names from the scenario's folder.
@@ -233,8 +259,11 @@ pub(crate) fn keyed_rows(
     workloads: &[WorkloadRow],
     network: &impl Serialize,
 ) -> impl Iterator<Item = Map<String, Value>> {
-    workloads.iter().map(move |workload| {
+    workloads.iter().enumerate().map(move |(index, workload)| {
         let mut row = keyed(point, trial, seed, workload);
+        if workloads.len() > 1 {
+            row.insert("workload_index".into(), index.into());
+        }
         if let Ok(Value::Object(network)) = serde_json::to_value(network) {
             row.extend(network);
         }

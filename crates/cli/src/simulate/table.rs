@@ -33,7 +33,7 @@ const COLUMNS: [Column; 26] = [
     ("sent", |w| w.sent_packets.map(|n| n as f64)),
     ("received", |w| w.received_packets.map(|n| n as f64)),
     ("delay mean us", |w| w.delay_us_mean),
-    ("again", |w| w.retransmitted_segments.map(|n| n as f64)),
+    ("retransmitted", |w| w.retransmitted_segments.map(|n| n as f64)),
     ("timeouts", |w| w.timeouts.map(|n| n as f64)),
     ("players begun", |w| more(w, "players_begun")),
     ("begun p50 ms", |w| more(w, "begun_ms_p50")),
@@ -96,7 +96,7 @@ pub(crate) fn of(points: &[SweepPoint], done: &[TrialLine]) -> Table {
         for number in (0..workloads).filter(|_| !trials.is_empty()) {
             let rows: Vec<&WorkloadRow> = trials.iter().filter_map(|t| t.rows.get(number)).collect();
             let mut line: Vec<String> = point.swept.iter().map(|(_, value)| plain(value)).collect();
-            line.push(rows[0].workload.to_owned());
+            line.push(workload_name(trials[0], number));
             line.extend(used_of_coflows.iter().map(|(_, value)| {
                 cell(&trials.iter().filter_map(|trial| value(&trial.times_us(number))).collect::<Vec<_>>())
             }));
@@ -111,6 +111,15 @@ pub(crate) fn of(points: &[SweepPoint], done: &[TrialLine]) -> Table {
     let firsts = swept.len() + 1;
     table.column_iter_mut().skip(firsts).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
+}
+
+/// Kind of a workload, with its index where several workloads are of this kind.
+fn workload_name(trial: &TrialLine, number: usize) -> String {
+    let kind = &trial.rows[number].workload;
+    match trial.rows.iter().filter(|row| row.workload == *kind).count() {
+        1 => kind.clone(),
+        _ => format!("{kind} [{number}]"),
+    }
 }
 
 fn plain(value: &toml::Value) -> String {

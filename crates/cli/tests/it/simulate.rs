@@ -125,6 +125,10 @@ fn invalid_input_gives_one_line_and_exit_code_2() {
             "--trials 2: a command runs once",
         ),
         (
+            &["emulate", &incast, "--set", "workload.servers=2", "--site", "hub", "--", "true"],
+            "site `hub` is a switch, where no program runs",
+        ),
+        (
             &["emulate", &incast, "--set", "transport.cwnd_max=\"9 kB\""],
             "transport.cwnd_max: only in the simulator",
         ),
@@ -343,6 +347,49 @@ fn flows_without_a_path_cause_a_warning() {
     }
     let output = answer(&["--quiet", "simulate", &scenario("\"all\"")]);
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+/// #53: equal trials passed for a sample, as their interval is zero.
+#[test]
+fn equal_trials_are_reported() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("two.toml").display().to_string();
+    for (jitter, is_same) in [("0 s", true), ("1 ms", false)] {
+        let text_of = format!(
+            "duration = \"50 ms\"\nnetwork = {{ topology = \"star\", hosts = 3 }}\n\
+             workload = {{ kind = \"long\", pairs = [[\"h0\", \"h1\"]], jitter = \"{jitter}\" }}\n"
+        );
+        std::fs::write(&path, text_of).expect("the folder is ours");
+        let output = answer(&["simulate", &path, "--trials", "2"]);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.contains("all trials are the same run"), is_same, "{jitter}: {said}");
+    }
+}
+
+/// #53: the error named an unknown field only.
+#[test]
+fn topology_instead_of_a_scenario_is_recognised() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("net.toml").display().to_string();
+    std::fs::write(&path, "[defaults]\ndelay = \"5 ms\"\n[[site]]\nname = \"paris\"\n").expect("ours");
+    let output = answer(&["simulate", &path]);
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("looks like a topology"), "{said}");
+}
+
+/// #53: workloads of one kind had rows that nothing told apart.
+#[test]
+fn rows_of_several_workloads_have_their_index() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("two.toml").display().to_string();
+    let pair = |from, to| format!("[[workload]]\nkind = \"long\"\npairs = [[\"{from}\", \"{to}\"]]\n");
+    let network = "duration = \"10 ms\"\nnetwork = { topology = \"star\", hosts = 4 }\n";
+    std::fs::write(&path, [network, &pair("h0", "h1"), &pair("h2", "h3")].concat()).expect("ours");
+    let rows = rows(&["simulate", &path, "--json"]);
+    assert_eq!(rows.iter().map(|row| row["workload_index"].as_u64()).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    let table = text(&answer(&["simulate", &path]).stdout);
+    assert!(table.contains("long [0]") && table.contains("long [1]"), "{table}");
 }
 
 /// #52: a byte order mark, as spreadsheets write it, changed the name of the first column.
