@@ -223,7 +223,7 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
     Ok(points)
 }
 
-/// Returns true if a file's text has the tables of a topology and not those of a scenario.
+/// Returns true if a file's text has tables of a topology and none of a scenario.
 fn is_topology(text: &str) -> bool {
     text.parse::<toml::Table>().is_ok_and(|table| {
         let has = |names: &[&str]| names.iter().any(|name| table.contains_key(*name));

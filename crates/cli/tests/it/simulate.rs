@@ -383,7 +383,8 @@ fn topology_instead_of_a_scenario_is_recognised() {
 fn rows_of_several_workloads_have_their_index() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("two.toml").display().to_string();
-    let pair = |from, to| format!("[[workload]]\nkind = \"long\"\npairs = [[\"{from}\", \"{to}\"]]\n");
+    let pair =
+        |from: &str, to: &str| format!("[[workload]]\nkind = \"long\"\npairs = [[\"{from}\", \"{to}\"]]\n");
     let network = "duration = \"10 ms\"\nnetwork = { topology = \"star\", hosts = 4 }\n";
     std::fs::write(&path, [network, &pair("h0", "h1"), &pair("h2", "h3")].concat()).expect("ours");
     let rows = rows(&["simulate", &path, "--json"]);
