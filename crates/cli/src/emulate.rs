@@ -77,7 +77,7 @@ pub struct Args {
     /// Rate of links without one in the topology. Two processors carry about 26 links of 20 Mbit/s.
     #[arg(long, value_name = "RATE", default_value_t = DEFAULT_RATE)]
     rate: BitRate,
-    /// The site in which CMD runs, by name or number. Without: the first.
+    /// The site in which CMD runs, by name or number. Without: the first that is no switch.
     #[arg(long, value_name = "SITE")]
     site: Option<String>,
     /// A program to run in a site besides CMD, as a line for `sh`. It starts before CMD and is
@@ -382,9 +382,13 @@ fn check(args: &Args, quiet: bool) -> anyhow::Result<Job> {
 
 /// Refuses a switch as the site of a program.
 fn host_only(topology: &Topology, site: SiteId) -> anyhow::Result<()> {
-    let Site { name, is_switch, .. } = topology.site(site);
-    ensure_usage!(!is_switch, "site `{}` is a switch, where no program runs: name a host", printable(name));
-    Ok(())
+    // A topology without sites is refused later, with its limits.
+    match topology.sites().get(site.index()) {
+        Some(Site { name, is_switch: true, .. }) => {
+            bail_usage!("site `{}` is a switch, where no program runs: name a host", printable(name))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Replaces every `{@SITE}` in `text`.
