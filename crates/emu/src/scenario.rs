@@ -299,11 +299,10 @@ fn run_at(
     limit: Option<Duration>,
 ) -> Result<Run, ScenarioError> {
     let (seed, control) = (Seed::new(plan.seed(trial)), control_name(plan, options)?);
-    let own = plan.scenario().workload.iter().filter_map(Workload::control).filter_map(Control::linux_name);
-    for own in own {
-        controls::check(own)?;
-    }
     controls::check(control)?;
+    for control in plan.scenario().workload.iter().filter_map(Workload::control) {
+        control.linux_name().map_or(Ok(()), controls::check)?;
+    }
     let packets_late_max = dilated::packets_late_max(plan, options);
     let emulation = Emulation::start(
         plan.network().topology(),
