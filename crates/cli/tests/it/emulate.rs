@@ -67,6 +67,22 @@ fn invalid_input_gives_one_line_and_exit_code_2() {
     }
 }
 
+/// #53: `--rate` was ignored without a word.
+#[test]
+fn rate_that_changes_no_link_gives_a_warning() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("net.toml").display().to_string();
+    let cable = "[[cable]]\nbetween = [\"a\", \"b\"]\n";
+    for (capacity, is_ignored) in [("capacity = \"20 Mbit/s\"\n", true), ("", false)] {
+        let sites = "[[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n";
+        std::fs::write(&path, [sites, cable, capacity].concat()).expect("the folder is ours");
+        let output = answer(&["emulate", &path, "--rate", "5 Mbit/s", "--site", "mars", "--", "true"]);
+        let said = text(&output.stderr);
+        assert!(said.contains("no site `mars`"), "{said}");
+        assert_eq!(said.contains("--rate 5 Mbit/s: changes nothing"), is_ignored, "{said}");
+    }
+}
+
 #[test]
 fn loss_without_unit_is_refused_before_anything_starts() {
     let output = answer(&["emulate", "b4", "--loss", "0.1", "--", "true"]);
