@@ -138,7 +138,9 @@ pub(super) struct Transfer {
 struct StreamHead {
     /// Its length, by the source's last report; `None` for a file.
     bytes: Option<u64>,
-    /// The current or next attempt sends the head only.
+    /// Destinations with another snapshot that lack the head, by their last inventories.
+    lacking: BTreeSet<SiteId>,
+    /// The current attempt sends the head only.
     goes_first: bool,
     /// Entries that the source cannot send. Destinations do without them.
     unsettled: Unsettled,

@@ -34,6 +34,10 @@ use world::World;
 /// audit's result, and so were the next attempts.
 const KEPT: [u64; 2] = [1778, 3779];
 
+/// Schedules of directories that failed once. 246: attempts sent only the head of a stream, for a
+/// destination without room that they did not serve.
+const KEPT_OF_DIRECTORIES: [u64; 1] = [246];
+
 fn schedule(seed: u64) -> ScheduleEnd {
     World::new(seed).run()
 }
@@ -50,7 +54,7 @@ fn schedule_of_directories(seed: u64) -> ScheduleEnd {
 /// Sources change between attempts; destinations have parts of the contents under other names.
 #[test]
 fn directories_are_whole_snapshots_after_faults() {
-    faults::run(&[], schedule_of_directories);
+    faults::run(&KEPT_OF_DIRECTORIES, schedule_of_directories);
 }
 
 #[test]

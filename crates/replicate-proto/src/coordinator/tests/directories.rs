@@ -113,6 +113,27 @@ fn entries_left_out_of_the_scan_are_named() {
     assert_eq!(status.outcome.map(Outcome::exit_code), Some(3));
 }
 
+/// #54: each attempt sent the head only, for a destination that it did not serve. After twelve such
+/// attempts, the served destination was given up.
+#[test]
+fn postponed_destination_without_head_delays_no_other_destination() {
+    let mut w = World::new(internet2());
+    let request = directory_request(&mut w, &[3, 8]);
+    w.sites[3].other = Some((500, FileHash([9; 32])));
+    w.sites[3].is_busy = true;
+    w.sites[8].slow_divisor = 100;
+    let id = w.submit(request);
+    w.run_for(Duration::from_secs(20));
+    // The next inquiry asks both destinations.
+    w.kill(SiteId(0));
+    w.start(SiteId(0));
+    w.run_for(Duration::from_secs(25));
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!((status.outcome, verdict(&status, 8)), (None, &Verdict::Done));
+    w.sites[3].is_busy = false;
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+}
+
 /// An earlier transfer of the directory, as it was then, left its head and other ranges.
 #[test]
 fn ranges_of_another_snapshot_count_for_nothing() {

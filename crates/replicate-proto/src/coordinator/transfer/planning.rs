@@ -148,7 +148,7 @@ impl Transfer {
         self.refuse_equal_names(cx);
         let Some(length) = self.length else { return };
         let (mut others, hash) = (Vec::new(), self.hash);
-        self.head.goes_first = false;
+        self.head.lacking.clear();
         for d in self.destinations.iter_mut().filter(|d| answered.contains(&d.site)) {
             // The found file was reported before the length was known. A different file is dropped
             // here, not after the inquiry. Otherwise every later inquiry would find a file again
@@ -165,8 +165,9 @@ impl Transfer {
             d.add_unsettled(&self.head.unsettled.ranges, length);
             if has_other {
                 others.push(d.site);
-                // With the head it learns which bytes it has in other files.
-                self.head.goes_first |= self.head.bytes.is_some_and(|head| !d.missing(head).is_empty());
+                if self.head.bytes.is_some_and(|head| !d.missing(head).is_empty()) {
+                    self.head.lacking.insert(d.site);
+                }
             }
             d.shown_bytes = ranges::bytes(&d.have);
         }

@@ -17,6 +17,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 impl Transfer {
     pub(super) fn install(&mut self, cx: &mut Context<'_>, plan: Plan, length: u64, with: &[TransferId]) {
         let run = Run { transfer: self.id, attempt: Attempt(self.attempts) };
+        // With the head, a destination learns which bytes it has in other files. Destinations that
+        // wait for their turn get the head later, and delay no other destination.
+        self.head.goes_first = plan.destinations.iter().any(|site| self.head.lacking.contains(site));
         let ceiling = ceiling(&plan, !with.is_empty());
         let programs = self.programs(cx, &plan, run, length, ceiling);
         let wrong_links = wrong_links(cx, &plan);
@@ -126,7 +129,7 @@ impl Transfer {
         programs
     }
 
-    /// Bytes of the file up to which the next attempt sends.
+    /// Bytes of the file up to which the current attempt sends.
     pub(super) fn end_bytes(&self, length: u64) -> u64 {
         self.head.bytes.filter(|_| self.head.goes_first).map_or(length, |head| head.min(length))
     }
