@@ -10,8 +10,9 @@
 //! [`JointConfig::gain_min`], or the sum of rates gains that much and the smallest rate does not
 //! fall. Second, each running transfer still needs [`JointConfig::left_min`]. The transfers are
 //! then stopped, and all are planned at once when their sites have reported their data. The gain is
-//! computed when a transfer starts or ends, and again [`JointConfig::again_min`] after a transfer
-//! was planned again.
+//! computed when a transfer starts or ends, when a measured capacity changes, and again
+//! [`JointConfig::again_min`] after a transfer was planned again. A store-and-forward attempt keeps
+//! its plan to its end.
 //!
 //! A joint plan is valid only if no transfer exceeds its share, so each source limits its rate to
 //! the share. TCP alone would divide links equally among flows.
@@ -104,7 +105,12 @@ impl<P: Planner> Coordinator<P> {
             let rate_of = |at: usize| keep.rates[waiting.len() + at];
             let (moved, kept): (Vec<_>, Vec<_>) = busy.iter().enumerate().partition(|(at, b)| {
                 let rate = rate_of(*at);
-                free_at(b).is_none() && rate.as_bps() > 0 && rate.transmit_time(b.left) >= joint.left_min
+                // Relays of a store-and-forward plan would lose the flows that they have stored.
+                // With a new plan every few seconds, the transfer would never end.
+                !b.plan.store_and_forward
+                    && free_at(b).is_none()
+                    && rate.as_bps() > 0
+                    && rate.transmit_time(b.left) >= joint.left_min
             });
             let moved: Vec<&RunningDemand> = moved.into_iter().map(|(_, b)| b).collect();
             let kept: Vec<&RunningDemand> = kept.into_iter().map(|(_, b)| b).collect();

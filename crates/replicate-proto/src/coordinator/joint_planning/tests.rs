@@ -36,18 +36,8 @@ struct World {
 impl World {
     fn new(joint: Option<JointConfig>, length: u64) -> Self {
         let config = CoordinatorConfig { joint, ..CoordinatorConfig::default() };
-        let mut coordinator = Coordinator::new(config, internet2(), DefaultPlanner, Instant::ZERO);
-        for site in coordinator.topology().clone().site_ids() {
-            let links: Vec<LinkId> = coordinator.topology().links_in(site).collect();
-            coordinator.handle_site_up(
-                Instant::ZERO,
-                site,
-                1,
-                links.into_iter().map(|l| (l, format!("{l}:1"))),
-            );
-        }
-        Self {
-            coordinator,
+        let mut new = Self {
+            coordinator: Coordinator::new(config, internet2(), DefaultPlanner, Instant::ZERO),
             now: Instant::ZERO,
             length,
             programs: BTreeMap::new(),
@@ -55,12 +45,24 @@ impl World {
             told: BTreeSet::new(),
             events: vec![],
             said: vec![],
-        }
+        };
+        internet2().site_ids().for_each(|site| new.register(site));
+        new
     }
 
-    fn submit(&mut self, (source, to): &(SiteId, Vec<SiteId>)) -> TransferId {
+    fn register(&mut self, site: SiteId) {
+        let links: Vec<LinkId> = self.coordinator.topology().links_in(site).collect();
+        let addresses = links.into_iter().map(|l| (l, format!("{l}:1")));
+        self.coordinator.handle_site_up(self.now, site, 1, addresses);
+    }
+
+    fn submit(&mut self, draw: &(SiteId, Vec<SiteId>)) -> TransferId {
+        self.submit_as(draw, SchemeChoice::Auto)
+    }
+
+    fn submit_as(&mut self, (source, to): &(SiteId, Vec<SiteId>), scheme: SchemeChoice) -> TransferId {
         let to: Vec<u16> = to.iter().map(|site| site.0).collect();
-        let request = request(source.0, &to);
+        let request = TransferRequest { scheme, ..request(source.0, &to) };
         self.coordinator.submit(self.now, request).expect("a good request")
     }
 
@@ -321,6 +323,30 @@ fn remaining_transfer_is_replanned_without_ceiling() {
     w.run(10);
     let status = w.status(ids[1]);
     assert_eq!((status.attempts, status.planned_with, w.limit(ids[1])), (2, vec![], None));
+}
+
+/// #54: two transfers were planned again every few seconds, as measured capacities changed. Each
+/// time, relays lost the flows that they had stored, and no data arrived.
+#[test]
+fn store_and_forward_transfer_keeps_its_plan() {
+    for (scheme, attempts) in [(SchemeChoice::Steiner, 2), (SchemeChoice::SteinerStoreAndForward, 1)] {
+        let mut most = 0;
+        for seed in 1..=10 {
+            let mut w = World::new(Some(JointConfig::default()), LONG);
+            let draw = concurrent(&internet2(), Seed::new(seed), 2, 3);
+            // The first plan lacks a relay.
+            let is_end = |site: &SiteId| *site == draw[0].0 || draw[0].1.contains(site);
+            let relay = internet2().site_ids().find(|site| !is_end(site)).expect("of nine sites");
+            w.coordinator.handle_site_down(w.now, relay);
+            let first = w.submit_as(&draw[0], scheme);
+            w.run(50);
+            w.register(relay);
+            w.submit_as(&draw[1], scheme);
+            w.run(20);
+            most = most.max(w.status(first).attempts);
+        }
+        assert_eq!(most, attempts, "{scheme:?}");
+    }
 }
 
 #[test]
