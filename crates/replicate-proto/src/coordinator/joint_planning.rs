@@ -10,9 +10,9 @@
 //! [`JointConfig::gain_min`], or the sum of rates gains that much and the smallest rate does not
 //! fall. Second, each running transfer still needs [`JointConfig::left_min`]. The transfers are
 //! then stopped, and all are planned at once when their sites have reported their data. The gain is
-//! computed when a transfer starts or ends, when a measured capacity changes, and again
-//! [`JointConfig::again_min`] after a transfer was planned again. A store-and-forward attempt keeps
-//! its plan to its end.
+//! computed when a transfer starts or ends, and when a measured capacity changes. A transfer that
+//! was planned again keeps its plan for some time ([`JointConfig::again_min`]), and a
+//! store-and-forward attempt keeps its plan to its end.
 //!
 //! A joint plan is valid only if no transfer exceeds its share, so each source limits its rate to
 //! the share. TCP alone would divide links equally among flows.
@@ -51,7 +51,8 @@ pub(super) struct RunningDemand {
     pub plan: Plan,
     pub ceiling: Option<BitRate>,
     pub left: ByteCount,
-    pub moved_at: Option<Instant>,
+    /// End of the time in which it keeps its plan; `None` once this time is past.
+    pub keeps_until: Option<Instant>,
 }
 
 /// Plans for some transfers, and the resulting rates of all running transfers: the planned
@@ -99,16 +100,14 @@ impl<P: Planner> Coordinator<P> {
         let demands: Vec<&Demand> = waiting.iter().collect();
         let keep = self.best(&demands, &busy.iter().collect::<Vec<_>>());
         if look || waiting.iter().any(|d| d.fresh) {
-            let free_at =
-                |b: &RunningDemand| b.moved_at.map(|t| t + joint.again_min).filter(|t| *t > self.now);
-            self.look_at = busy.iter().filter_map(free_at).chain(self.look_at).min();
+            self.look_at = busy.iter().filter_map(|b| b.keeps_until).chain(self.look_at).min();
             let rate_of = |at: usize| keep.rates[waiting.len() + at];
             let (moved, kept): (Vec<_>, Vec<_>) = busy.iter().enumerate().partition(|(at, b)| {
                 let rate = rate_of(*at);
                 // Relays of a store-and-forward plan would lose the flows that they have stored.
                 // With a new plan every few seconds, the transfer would never end.
                 !b.plan.store_and_forward
-                    && free_at(b).is_none()
+                    && b.keeps_until.is_none()
                     && rate.as_bps() > 0
                     && rate.transmit_time(b.left) >= joint.left_min
             });

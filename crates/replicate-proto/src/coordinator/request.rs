@@ -28,9 +28,12 @@ pub struct JointConfig {
     /// Minimum remaining time of each running transfer at its current rate. A switch to a new plan
     /// stops a transfer for some round trips.
     pub left_min: Duration,
-    /// Time after a new plan in which the transfer is not planned again, whatever other transfers
-    /// do.
+    /// Time after a transfer is first planned again in which it keeps its plan, whatever other
+    /// transfers do. This time doubles with each new plan, because measured capacities vary, and
+    /// each switch loses the data in flight.
     pub again_min: Duration,
+    /// Maximum time after a new plan in which the transfer keeps its plan.
+    pub again_max: Duration,
     /// Maximum number of transfers that are planned together. If more run, each is planned as if
     /// alone.
     pub transfers_max: usize,
@@ -45,6 +48,7 @@ impl Default for JointConfig {
             gain_min: 0.1,
             left_min: Duration::from_secs(10),
             again_min: Duration::from_secs(5),
+            again_max: Duration::from_secs(60),
             transfers_max: 16,
         }
     }

@@ -117,8 +117,9 @@ pub(super) struct Transfer {
     wider_plan: Option<Plan>,
     /// The transfers that were planned together with the current or last attempt.
     planned_with: Vec<TransferId>,
-    /// Last time at which an attempt was stopped to plan the transfer again.
-    moved_at: Option<Instant>,
+    /// Last time at which an attempt was stopped to plan the transfer again, and number of such
+    /// stops.
+    moved: Option<(Instant, u32)>,
     last_trouble: Option<String>,
     /// Text of the last announced wait: the sites and the reasons.
     last_waiting: Option<String>,
@@ -466,7 +467,7 @@ impl Transfer {
             last_plan: None,
             wider_plan: None,
             planned_with: Vec::new(),
-            moved_at: None,
+            moved: None,
             last_trouble: None,
             last_waiting: None,
             crowded: BTreeMap::new(),

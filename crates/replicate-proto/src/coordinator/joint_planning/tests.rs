@@ -371,6 +371,26 @@ fn replanned_transfer_is_not_replanned_within_again_min() {
     assert_eq!((w.status(first).attempts, w.limit(first)), (3, None), "it has the network for itself");
 }
 
+/// #54: plans of a slow network followed each measurement, and most data was lost in flight.
+#[test]
+fn repeated_replans_become_rarer() {
+    let mut w = World::new(Some(JointConfig::default()), 10 * LONG);
+    let draw = draw(2, Gains::Slowest);
+    let first = w.submit(&draw[0]);
+    let mut attempts = vec![];
+    for _ in 0..2 {
+        for _ in 0..100 {
+            let second = w.submit(&draw[1]);
+            w.run(15);
+            assert!(w.coordinator.cancel(w.now, second));
+            w.run(15);
+        }
+        attempts.push(w.status(first).attempts);
+    }
+    // At most one in a minute, after the first five minutes.
+    assert!((4..=10).contains(&attempts[0]) && attempts[1] <= attempts[0] + 5, "{attempts:?}");
+}
+
 #[test]
 fn transfers_beyond_the_limit_are_planned_separately() {
     let draw = draw(4, Gains::Slowest);

@@ -6,7 +6,8 @@
 
 use super::programs::usable;
 use super::{
-    AvoidedResource, Context, FinishedFile, OutageKind, Phase, STRIKES_MAX, Target, Transfer, one_line,
+    AvoidedResource, Context, FinishedFile, OutageKind, Phase, STRIKES_MAX, Target, Transfer, doubled,
+    one_line,
 };
 use crate::control::Attempt;
 use crate::coordinator::joint_planning::{Demand, RunningDemand};
@@ -251,7 +252,10 @@ impl Transfer {
         let targets = open.map(|(site, _)| *site).collect();
         let demand = self.demand(cx, targets, false);
         let (ceiling, left) = (r.ceiling, ByteCount::new(left));
-        Some(RunningDemand { demand, plan: r.plan.clone(), ceiling, left, moved_at: self.moved_at })
+        let joint = cx.config.joint.as_ref()?;
+        let free_at = |(at, times)| at + doubled(joint.again_min, times - 1, joint.again_max);
+        let keeps_until = self.moved.map(free_at).filter(|t| *t > cx.now);
+        Some(RunningDemand { demand, plan: r.plan.clone(), ceiling, left, keeps_until })
     }
 
     /// Installs a joint plan, made with the transfers in `with`. Without a plan, plans this
@@ -298,7 +302,7 @@ impl Transfer {
         if self.running().is_none() {
             return;
         }
-        self.moved_at = Some(cx.now);
+        self.moved = Some((cx.now, self.moved.map_or(1, |(_, times)| times + 1)));
         self.remove_attempt(cx);
         self.phase = Phase::Idle;
         self.event(cx, EventKind::Stopped { reason, gone: None });
