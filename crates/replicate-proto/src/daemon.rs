@@ -185,8 +185,8 @@ pub struct Daemon {
     claims: BTreeMap<String, TransferId>,
     /// Files to finish when their attempt's sinks are done.
     later: BTreeMap<Run, Finish>,
-    /// Latest attempt of each transfer whose installation was refused, for at most
-    /// [`ATTEMPTS_MAX`] transfers. The daemon refuses to finish the file of a refused attempt.
+    /// Latest attempt of each transfer that would have written a file here and was refused, for at
+    /// most [`ATTEMPTS_MAX`] transfers. The daemon refuses to finish the file of a refused attempt.
     refused: BTreeMap<TransferId, Run>,
     jobs: VecDeque<Job>,
     reports: VecDeque<Report>,
@@ -238,8 +238,9 @@ impl Daemon {
         };
         match (kind, &done) {
             (Kind::Install(run), JobResult::Answer(_)) => {
-                self.parts.remove(&run);
-                self.note_refused(run);
+                if let Some(part) = self.parts.remove(&run) {
+                    self.note_refused(run, &part);
+                }
             }
             (Kind::Remove(run), _) => {
                 self.parts.remove(&run);
@@ -428,7 +429,7 @@ impl Daemon {
         };
         self.refused.remove(&run.transfer);
         if let Err((kind, reason)) = self.find_room(&part) {
-            self.note_refused(run);
+            self.note_refused(run, &part);
             return self.refuse(run, kind, reason);
         }
         if let Some((name, other)) = self.writer(run.transfer, part.writes.iter()) {
@@ -439,7 +440,11 @@ impl Daemon {
         self.job(Kind::Install(run), Job::Install { program, asked_packets })
     }
 
-    fn note_refused(&mut self, run: Run) {
+    fn note_refused(&mut self, run: Run, part: &InstalledAttempt) {
+        // The file of a site that only relays does not depend on the attempt.
+        if part.writes.is_empty() {
+            return;
+        }
         if self.refused.len() >= ATTEMPTS_MAX {
             self.refused.pop_first();
         }

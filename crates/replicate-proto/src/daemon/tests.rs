@@ -275,6 +275,21 @@ fn refused_attempts_read_no_file() {
     assert!(matches!(out(&mut daemon).0[..], [Job::Finish(_)]));
 }
 
+/// #54: a destination with all data, and without room to relay in the attempt, did not finish it.
+#[test]
+fn refused_relay_finishes_its_complete_file() {
+    let mut daemon = daemon();
+    let mut relay = program(run(2, 1), "b", 100);
+    relay.sinks.clear();
+    daemon.handle_command(at(0), Command::Install { program: relay });
+    assert!(matches!(out(&mut daemon).0[..], [Job::Install { .. }]));
+    let (kind, reason) = (FailureKind::Busy, "no descriptors".to_owned());
+    let answer = JobResult::Answer(Report::Failed { run: run(2, 1), kind, reason });
+    daemon.handle_done(at(1), TransferId(2), answer);
+    daemon.handle_command(at(1), finish(run(2, 1), "b", 100));
+    assert!(matches!(out(&mut daemon).0[..], [Job::Finish(_)]));
+}
+
 #[test]
 fn commands_beyond_the_limit_are_refused_and_counted() {
     let mut daemon = daemon();

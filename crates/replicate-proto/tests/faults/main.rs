@@ -37,8 +37,9 @@ use world::World;
 const KEPT: [u64; 4] = [1778, 3779, 5558, 8003];
 
 /// Schedules of directories that failed once. 246: attempts sent only the head of a stream, for a
-/// destination without room that they did not serve.
-const KEPT_OF_DIRECTORIES: [u64; 1] = [246];
+/// destination without room that they did not serve. 2636: a complete destination without room to
+/// relay refused to finish, and kept its part of later attempts.
+const KEPT_OF_DIRECTORIES: [u64; 2] = [246, 2636];
 
 fn schedule(seed: u64) -> ScheduleEnd {
     World::new(seed).run()

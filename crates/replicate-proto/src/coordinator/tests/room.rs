@@ -124,3 +124,14 @@ fn busy_site_reports_never_stop_other_destinations_repeatedly() {
         assert!(w.now < begun + DELAY_MAX, "{:?}", w.coordinator.status(id));
     }
 }
+
+/// #54: a busy site counted as one that does not answer, and got no removals of attempts.
+#[test]
+fn busy_answer_ends_the_question_for_the_file() {
+    let mut w = World::new(internet2());
+    w.sites[0].remembers_hash = true;
+    w.sites[3].have = whole();
+    w.busy_finishes = 5;
+    let id = w.submit(request(0, &[3]));
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+}

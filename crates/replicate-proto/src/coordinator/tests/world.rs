@@ -278,6 +278,8 @@ pub(super) struct World {
     pub(super) length: u64,
     /// Of destinations of a directory: their state.
     pub(super) directories: BTreeMap<SiteId, FakeDirectory>,
+    /// Number of finishes that sites refuse because they are busy.
+    pub(super) busy_finishes: u32,
     /// Of a directory: bytes of its stream's head.
     pub(super) head_bytes: Option<u64>,
     /// Of a directory: entries that its source cannot send.
@@ -308,6 +310,7 @@ impl World {
             walled: BTreeSet::new(),
             length: LENGTH,
             directories: BTreeMap::new(),
+            busy_finishes: 0,
             head_bytes: None,
             unsettled: Unsettled::default(),
             collisions: vec![],
@@ -491,6 +494,10 @@ impl World {
                 return;
             }
             Command::Finish(file) if s.refused == Some(file.run) => return,
+            Command::Finish(file) if self.busy_finishes > 0 => {
+                self.busy_finishes -= 1;
+                Report::Failed { run: file.run, kind: FailureKind::Busy, reason: "commands wait".into() }
+            }
             Command::Finish(file) => {
                 let (run, hash) = (file.run, file.hash);
                 assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");

@@ -42,10 +42,13 @@ impl Transfer {
         if !(installed || is_source && matches!(self.phase, Phase::Inquiring { .. })) {
             if let Phase::Inquiring { waiting, .. } = &mut self.phase {
                 waiting.remove(&site);
-                let retry_at = cx.now + cx.config.pause_max;
-                if let Some(d) = self.target_mut(site) {
-                    d.retry_at = Some(retry_at);
-                }
+            }
+            let retry_at = cx.now + cx.config.pause_max;
+            if let Some(d) = self.target_mut(site) {
+                d.retry_at = Some(retry_at);
+                // A site that did not check its file is asked again for its data. While a check is
+                // pending, the site gets no removals of attempts.
+                d.known &= d.finishing.take().is_none();
             }
             return;
         }
