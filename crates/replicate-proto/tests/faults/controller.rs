@@ -279,7 +279,8 @@ impl World {
             }
             SiteRequest::Poll { position, times } => {
                 // Each site has one open request at a time. The connection of an earlier request
-                // has ended.
+                // has ended. A newer request stays open if a delayed one arrives after it.
+                let newer = controller.polls[site].take_if(|poll| poll.ask > ask);
                 if controller.polls[site]
                     .replace(Poll { ask, session, times, position, probes: None })
                     .is_some()
@@ -288,7 +289,10 @@ impl World {
                 }
                 controller.sessions.begin_poll(&id);
                 self.schedule.after(COMMANDS_WAIT, ScheduleEvent::PollOver { site, ask });
-                self.answer_poll(site, false);
+                self.answer_poll(site, newer.is_some());
+                if let Some(controller) = self.controller.as_mut().filter(|_| newer.is_some()) {
+                    controller.polls[site] = newer;
+                }
             }
             SiteRequest::Reports { batch, reports } => {
                 let answer = match controller.sessions.handle_batch(local, &id, session, batch) {
