@@ -3,7 +3,7 @@
 //
 // After `--before` seconds of playback the reflector of the tree is killed, and the player plays
 // `--after` seconds more. One JSON line has the delay behind the source before and after the kill,
-// and the stalls. `--shots FOLDER` keeps screenshots of the player and of the controller's page.
+// and the stalls. `--shots FOLDER` keeps screenshots of the player beside the controller's page.
 //
 // The delay is the clock's time minus EXT-X-PROGRAM-DATE-TIME of the shown picture, which the
 // source sets when a segment begins. Needs: ffmpeg, chromium, and `npm ci` here. Read `Stage`
@@ -167,8 +167,14 @@ async function measure(binary, { before, after, shots }) {
     await viewer.bringToFront();
     await sleep(before);
     const shot = async (when) => {
-      await viewer.screenshot({ path: path.join(shots, `viewer-${when}.png`) });
-      await watching.screenshot({ path: path.join(shots, `page-${when}.png`) });
+      const pictures = [await viewer.screenshot(), await watching.screenshot()];
+      const images = pictures.map((png) => `<img src="data:image/png;base64,${png.toString("base64")}">`);
+      const both = await browser.newPage({ viewport: { width: 1500, height: 720 } });
+      const style = "body { margin: 0; display: flex; align-items: flex-start; background: #fff } img:first-child { width: 500px } img:last-child { width: 1000px }";
+      await both.setContent(`<style>${style}</style>${images.join("")}`);
+      await both.screenshot({ path: path.join(shots, `live-${when}.png`) });
+      await both.close();
+      await viewer.bringToFront();
     };
     if (shots) await shot("before");
     const victim = await until("the tree of the channel", () => stage.reflector());

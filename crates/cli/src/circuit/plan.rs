@@ -12,7 +12,7 @@ use anabranch_circuit_proto::job::Failures;
 use anabranch_circuit_proto::table::{self, Table};
 use anabranch_circuit_proto::{Kind, Plan, Timing, bound};
 use anabranch_graph::picture::Theme;
-use anabranch_units::{BitRate, Duration};
+use anabranch_units::{BitRate, ByteCount, Duration};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, presets::NOTHING};
 use picture::Week;

@@ -31,6 +31,7 @@ use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
+use files::kept_attributes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timestamps};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -554,14 +555,12 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             let recorded = self.recorded(path)?;
-            match kept_attributes(stat, recorded, attributes) {
-                None => {}
-                Some(kept) if self.from.is_shared => {
-                    if !self.copy_existing(path, directory, existing, (kept, content))? {
-                        return Ok(());
-                    }
+            if let Some(kept) = kept_attributes(stat, recorded, attributes) {
+                if !self.from.is_shared {
+                    self.set_attributes(path, directory, stat, kept)?;
+                } else if !self.copy_existing(path, directory, existing, (kept, content))? {
+                    return Ok(());
                 }
-                Some(kept) => self.set_attributes(path, directory, stat, kept)?,
             }
             self.note_kept(path, recorded, content, attributes);
             return Ok(());
