@@ -169,7 +169,7 @@ async function measure(binary, { before, after, shots }) {
     const shot = async (when) => {
       const pictures = [await viewer.screenshot(), await watching.screenshot()];
       const images = pictures.map((png) => `<img src="data:image/png;base64,${png.toString("base64")}">`);
-      const both = await browser.newPage({ viewport: { width: 1500, height: 720 } });
+      const both = await browser.newPage({ viewport: { width: 1500, height: 655 } });
       const style = "body { margin: 0; display: flex; align-items: flex-start; background: #fff } img:first-child { width: 500px } img:last-child { width: 1000px }";
       await both.setContent(`<style>${style}</style>${images.join("")}`);
       await both.screenshot({ path: path.join(shots, `live-${when}.png`) });
