@@ -14,7 +14,8 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-#: Bitrates of Average Day and of a game in kbit/s, and shares of requests by rung, as in the generator.
+#: Bitrates of Average Day and of a game in kbit/s, and shares of requests by rung, as in the
+#: generator.
 AVERAGE_DAY_KBPS = (150, 300, 500, 800, 1_200, 1_600, 2_200, 3_000, 4_000, 5_000, 6_000, 8_000)
 GAME_KBPS = (800, 1_600, 3_000, 5_000, 8_000)
 RUNG_SHARES = (0.30, 0.12, 0.12, 0.16, 0.30)

@@ -394,7 +394,8 @@ def orders(results: Results) -> str:
     return table(["order of requests", "EE's cost to balanced", "EE: at their bitrate %", "OM's cost to balanced", "OM: at their bitrate %"], lines, "lr")
 
 
-#: Variants of Algorithm 1, and declared capacities of the reflectors' links at which they are compared.
+#: Variants of Algorithm 1, and declared capacities of the reflectors' links at which they are
+#: compared.
 RULES = ("nearest-with-capacity", "printed")
 RULE_CAPACITIES = ("3 Mbit/s", "5 Mbit/s", "9 Mbit/s", "30 Mbit/s")
 SCENARIO = LAB.folder.parents[1] / "scenarios/live.toml"

@@ -189,20 +189,12 @@ impl From<rcgen::Error> for KeysError {
 /// ```
 /// use anabranch_net::keys::{SetRequest, SystemSpec, make_set, VALID_DAYS};
 /// anabranch_net::system! {
-///     HAUL = SystemSpec {
-///         word: "haul",
-///         site: "s",
-///         controller: Some("c"),
-///         operator: None,
-///         controller_dials: false,
-///         keys_arguments: "",
-///     };
+///     HAUL = SystemSpec { word: "haul", site: "s", controller: Some("c"), operator: None,
+///         controller_dials: false, keys_arguments: "" };
 /// }
 /// let request = SetRequest {
-///     system: HAUL,
-///     sites: vec!["seattle".into(), "new york".into()],
-///     operators: vec!["operator".into()],
-///     controller_hosts: vec![], valid_days: VALID_DAYS,
+///     system: HAUL, sites: vec!["seattle".into(), "new york".into()],
+///     operators: vec!["operator".into()], controller_hosts: vec![], valid_days: VALID_DAYS,
 /// };
 /// let stems: Vec<_> = make_set(&request)?.files.into_iter().map(|f| f.stem.display().to_string()).collect();
 /// assert_eq!(stems, ["ca", "controller", "operators/operator", "sites/seattle", "sites/new%20york"]);

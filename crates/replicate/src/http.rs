@@ -7,9 +7,9 @@
 use crate::controller::{Controller, SiteTaken, SubmitRefusal};
 use crate::wire::{
     CommandsReply, DestinationRequest, DestinationView, EventView, HopOverrideRequest, HopRequest,
-    LinkAddress, LinkName, LinkView, NumberedCommand, RegisterReply, RegisterRequest, ReportsRequest,
-    SiteView, SourceReply, SubmitReply, SubmitRequest, TopologyDigest, TopologyView, TransferView,
-    TransfersView,
+    LinkAddress, LinkName, LinkView, NumberedCommand, RatesView, RegisterReply, RegisterRequest,
+    ReportsRequest, SiteView, SourceReply, SubmitReply, SubmitRequest, TopologyDigest, TopologyView,
+    TransferView, TransfersView,
 };
 use anabranch_graph::Topology;
 use anabranch_http::Service;
@@ -454,12 +454,14 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
             congestion_control: s.request.hop.congestion_control,
             priority: s.request.hop.priority,
         },
-        limit_bps: s.request.bandwidth_limit.map(BitRate::as_bps),
+        rates: RatesView {
+            limit_bps: s.request.bandwidth_limit.map(BitRate::as_bps),
+            planned_bps: s.planned_bps,
+            bound_bps: s.bound_bps,
+        },
         attempts: s.attempts,
         length_bytes: s.length_bytes,
         hash: s.hash,
-        planned_bps: s.planned_bps,
-        bound_bps: s.bound_bps,
         planned_with: s.planned_with.iter().map(|t| t.0).collect(),
         corrupt: s.corrupt,
         suspects: s.suspects.into_iter().map(name).collect(),

@@ -316,9 +316,9 @@ pub struct TransferView {
     pub scheme: Option<Scheme>,
     /// TCP settings of hops.
     pub hop: HopRequest,
-    /// Maximum rate of the source over all copies, in bits per second; null without a limit.
-    #[serde(default)]
-    pub limit_bps: Option<u64>,
+    /// Limit, plan and bound of the rate.
+    #[serde(flatten)]
+    pub rates: RatesView,
     /// Attempts so far.
     pub attempts: u32,
     /// Length of the file in bytes, once known.
@@ -326,10 +326,6 @@ pub struct TransferView {
     /// BLAKE3 hash of the file, once known.
     #[schema(value_type = Option<String>)]
     pub hash: Option<FileHash>,
-    /// Predicted rate in bits per second.
-    pub planned_bps: Option<u64>,
-    /// Upper bound on the rate of every scheme, in bits per second.
-    pub bound_bps: Option<u64>,
     /// Ids of the transfers planned jointly with this one; none if it was planned as if alone.
     pub planned_with: Vec<u64>,
     /// Number of corrupt generations.
@@ -348,6 +344,18 @@ pub struct TransferView {
     pub ended_unix_ms: Option<u64>,
     /// Status of each destination.
     pub destinations: Vec<DestinationView>,
+}
+
+/// Rates of a transfer, in bits per second.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RatesView {
+    /// Maximum rate of the source over all copies; null without a limit.
+    #[serde(default)]
+    pub limit_bps: Option<u64>,
+    /// Predicted rate.
+    pub planned_bps: Option<u64>,
+    /// Upper bound on the rate of every scheme.
+    pub bound_bps: Option<u64>,
 }
 
 /// Status of one destination.

@@ -129,14 +129,14 @@ pub struct Collisions {
     pub folding: Folding,
     /// Number of entries whose name equals the name of an earlier entry of the same directory.
     pub entries: u64,
-    /// Paths of the first such entry and of the earlier entry. Bytes that are not printable text are
-    /// escaped; so are names that differ in their Unicode form alone.
+    /// Paths of the first such entry and of the earlier entry. Bytes that are not printable text
+    /// are escaped; so are names that differ in their Unicode form alone.
     pub first: (String, String),
 }
 
 impl Collisions {
-    /// Finds the collisions of a snapshot under each of `foldings`. A folding without a collision is
-    /// left out.
+    /// Finds the collisions of a snapshot under each of `foldings`. A folding without a collision
+    /// is left out.
     ///
     /// Errors: [`ReadError`]: a node of the manifest is missing or wrong.
     /// Cost: 8 bytes for each entry of the largest directory; a second reading of directories with

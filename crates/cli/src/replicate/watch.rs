@@ -249,8 +249,8 @@ fn summary<'a>(view: &'a TransferView, times: &EventTimes) -> Summary<'a> {
         rate_bps: slowest.and_then(|(_, rate_bps)| rate_bps),
         plan: PlanSummary {
             scheme: view.scheme.map(|s| s.to_string()),
-            planned_bps: view.planned_bps,
-            bound_bps: view.bound_bps,
+            planned_bps: view.rates.planned_bps,
+            bound_bps: view.rates.bound_bps,
         },
         verified: is_done,
         was_there: is_done && times.is_whole && times.planned.is_none(),
@@ -366,7 +366,7 @@ fn table(summary: &Summary<'_>, view: &TransferView) -> String {
 
 /// The limit of the source's rate, if the transfer has one.
 fn limit_in_words(view: &TransferView) -> Option<String> {
-    let limit = BitRate::bps(view.limit_bps?);
+    let limit = BitRate::bps(view.rates.limit_bps?);
     Some(format!("source held to {limit} by --bwlimit"))
 }
 
@@ -377,9 +377,11 @@ fn facts(summary: &Summary<'_>, view: &TransferView) -> String {
     let counted = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     if summary.was_there {
         facts.push(format!("{length} was there already: nothing had to be sent"));
-    } else if let (Some(scheme), Some(planned), Some(bound)) =
-        (&summary.plan.scheme, view.planned_bps.map(BitRate::bps), view.bound_bps.map(BitRate::bps))
-    {
+    } else if let (Some(scheme), Some(planned), Some(bound)) = (
+        &summary.plan.scheme,
+        view.rates.planned_bps.map(BitRate::bps),
+        view.rates.bound_bps.map(BitRate::bps),
+    ) {
         let held = limit_in_words(view).map_or(String::new(), |held| format!(", {held}"));
         facts.push(format!("{length} by {scheme}: planned {planned}, bound {bound}{held}"));
         facts.push(counted(summary.attempts.into(), "attempt"));
@@ -506,7 +508,7 @@ mod tests {
         assert_eq!(facts(&summary(&view, &seen), &view), "1.00 MB was there already: nothing had to be sent");
         // A restarted controller has forgotten the plan.
         assert_eq!(facts(&summary(&view, &EventTimes::default()), &view), "1.00 MB");
-        (view.scheme, view.planned_bps, view.bound_bps) =
+        (view.scheme, view.rates.planned_bps, view.rates.bound_bps) =
             (Some(Scheme::Packed), Some(2_000_000), Some(3_000_000));
         let sent = EventTimes { planned: Some(1_000), ended: [("a".to_owned(), 3_000)].into(), ..seen };
         let summary = summary(&view, &sent);
@@ -515,7 +517,7 @@ mod tests {
             facts(&summary, &view),
             "1.00 MB by packed: planned 2 Mbit/s, bound 3 Mbit/s; 1 attempt; 1 stripe a hop"
         );
-        view.limit_bps = Some(1_000_000);
+        view.rates.limit_bps = Some(1_000_000);
         let said = facts(&self::summary(&view, &sent), &view);
         assert!(said.contains("bound 3 Mbit/s, source held to 1 Mbit/s by --bwlimit; "), "{said}");
     }

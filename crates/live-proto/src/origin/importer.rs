@@ -547,8 +547,8 @@ struct SegmentDates {
 }
 
 impl SegmentDates {
-    /// Returns the date of the next segment, or `None` if it cannot be derived. Must be called for all
-    /// segments in order.
+    /// Returns the date of the next segment, or `None` if it cannot be derived. Must be called for
+    /// all segments in order.
     fn date_of(&mut self, head: &SegmentHead, duration: Duration) -> Option<DateTime> {
         let continued = self.base.filter(|_| !head.is_discontinuous);
         let begin = head.date.map(|date| (date, Duration::ZERO)).or(continued);

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 mod doubled;
+mod read_ahead;
 mod rings;
 
 /// A viewer and all bytes that it has read.
@@ -769,50 +770,4 @@ fn settings_out_of_range_are_refused() {
     assert_eq!(error(zero), "objects_max 0: must be at least 1");
     let small = RelayConfig { memory_max: ByteCount::new(1), ..RelayConfig::default() };
     assert!(error(small).starts_with("memory_max"));
-}
-
-/// Completes a playlist at a relay with one viewer. Returns the requests that follow.
-fn after_playlist(config: RelayConfig, target: &str) -> (Relay, Vec<FetchRequest>) {
-    let mut relay = Relay::new(config).expect("a good configuration");
-    let now = Instant::from_us(1);
-    let key = Key::read(target, QueryRule::Remove).expect("a good target");
-    let request = JoinRequest { key, range: None, if_range: None, passed: "edge".to_owned() };
-    relay.handle_join(now, request).expect("there is room");
-    let Some(Action::Fetch(FetchRequest { leg, .. })) = relay.poll_action() else { panic!("no request") };
-    relay.handle_hop(now, leg, Some(Hop(0)));
-    let _ = relay.handle_head(now, leg, Head::new(200));
-    let playlist = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1000\nlow/index.m3u8\n";
-    let _ = relay.handle_bytes(now, leg, Bytes::from_static(playlist.as_bytes()));
-    relay.handle_end(now, leg);
-    let actions: Vec<Action> = std::iter::from_fn(|| relay.poll_action()).collect();
-    let fetch = |action| if let Action::Fetch(request) = action { Some(request) } else { None };
-    (relay, actions.into_iter().filter_map(fetch).collect())
-}
-
-#[test]
-fn playlist_is_followed_by_the_next_requests_of_players() {
-    let (mut relay, ahead) = after_playlist(RelayConfig::default(), "/ch/index.m3u8");
-    let shown: Vec<_> =
-        ahead.iter().map(|request| (request.key.to_string(), request.passed.as_str())).collect();
-    assert_eq!(shown, [("/ch/low/index.m3u8".to_owned(), "edge")]);
-    let key = ahead[0].key.clone();
-    let request = JoinRequest { key, range: None, if_range: None, passed: String::new() };
-    relay.handle_join(Instant::from_us(2), request).expect("there is room");
-    assert!(relay.poll_action().is_none(), "the viewer joins the request");
-    assert_eq!((relay.counts().read_ahead, relay.counts().joins_under_way), (1, 1));
-}
-
-#[test]
-fn reloads_are_not_followed_by_other_requests() {
-    let (_, ahead) = after_playlist(RelayConfig::default(), "/ch/index.m3u8?_HLS_msn=7");
-    assert_eq!(ahead, []);
-    let config = RelayConfig { reads_ahead: false, ..RelayConfig::default() };
-    assert_eq!(after_playlist(config, "/ch/index.m3u8").1, []);
-}
-
-#[test]
-fn object_that_no_viewer_requests_is_cancelled() {
-    let (mut relay, ahead) = after_playlist(RelayConfig::default(), "/ch/index.m3u8");
-    relay.handle_timeout(Instant::from_us(1) + RelayConfig::default().linger);
-    assert_eq!(relay.poll_action(), Some(Action::Cancel(ahead[0].leg)));
 }

@@ -3,8 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A playlist recorded from MediaMTX 1.20.1, six commits later, with gohlslib 2.4.2: parts of 200 ms,
-/// segments of 2 s, 7 segments.
+/// A playlist recorded from MediaMTX 1.20.1, six commits later, with gohlslib 2.4.2: parts of
+/// 200 ms, segments of 2 s, 7 segments.
 pub(super) const MEDIAMTX: &str = include_str!("../../tests/hls/mediamtx.m3u8");
 /// A playlist in the format of OvenMediaEngine: parts of 0.2 s, segments of 6 s.
 const OVEN: &str = include_str!("../../tests/hls/ovenmediaengine.m3u8");

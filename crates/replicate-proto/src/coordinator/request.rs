@@ -598,19 +598,15 @@ impl std::fmt::Display for SubmitError {
                 "`{}`: a directory and its name at each destination end with a slash, a file and its name do not",
                 printable(path)
             ),
-            Self::RulesOfFile { path } => {
-                write!(
-                    f,
-                    "`{}`: filters, deletes, backups and --publish are for directories",
-                    printable(path)
-                )
-            }
-            Self::DeleteWith { option } => {
-                write!(
-                    f,
-                    "--delete with {option}: an entry could count at one site only: leave one of them out"
-                )
-            }
+            Self::RulesOfFile { path } => write!(
+                f,
+                "`{}`: filters, deletes, backups and --publish are for directories",
+                printable(path)
+            ),
+            Self::DeleteWith { option } => write!(
+                f,
+                "--delete with {option}: an entry could count at one site only: leave one of them out"
+            ),
             Self::AbsoluteBackup { backup } => write!(
                 f,
                 "backup `{}`: must be a name below each site's --dir, without a slash at its beginning",
@@ -625,18 +621,14 @@ impl std::fmt::Display for SubmitError {
             Self::BackupOfSnapshot => {
                 write!(f, "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out")
             }
-            Self::FillWith { what } => {
-                write!(
-                    f,
-                    "fill with {what}: fill takes only capacity that bulk flows leave: leave out fill or {what}"
-                )
-            }
-            Self::AvoidedEnd { site } => {
-                write!(
-                    f,
-                    "site `{site}` is to be avoided but is the source or a destination: it can be one or the other"
-                )
-            }
+            Self::FillWith { what } => write!(
+                f,
+                "fill with {what}: fill takes only capacity that bulk flows leave: leave out fill or {what}"
+            ),
+            Self::AvoidedEnd { site } => write!(
+                f,
+                "site `{site}` is to be avoided but is the source or a destination: it can be one or the other"
+            ),
             Self::OutOfRange { what, value, allowed } => write!(f, "{what} {value}: must be {allowed}"),
             Self::NoPath { source, destination } => write!(
                 f,
@@ -678,12 +670,10 @@ impl std::fmt::Display for SubmitError {
                 "{limit} transfers that site `{site}` submitted are under way, the most that one may have: wait for one \
                  to end or cancel one"
             ),
-            Self::TooMany { limit } => {
-                write!(
-                    f,
-                    "{limit} transfers are under way, which is the limit: wait for one to end or cancel one"
-                )
-            }
+            Self::TooMany { limit } => write!(
+                f,
+                "{limit} transfers are under way, which is the limit: wait for one to end or cancel one"
+            ),
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::control::{Attempt, FlowDigest, FlowProgress, FlowSide, FoldedNames, P
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::ByteRange;
-use anabranch_sets::folding::Folding;
 use anabranch_units::Seed;
 pub(super) use world::request;
 use world::{ATTRIBUTES, HASH, LENGTH, World, filled_plan, internet2, topology, verdict, whole, whole_of};
@@ -24,8 +23,7 @@ fn completed_transfer_leaves_no_state_at_its_sites() {
     let mut w = World::new(internet2());
     let id = w.submit(request(0, &[3, 5, 8]));
     let status = w.run_to_end(id);
-    assert_eq!(status.outcome, Some(Outcome::Done));
-    assert_eq!(status.attempts, 1);
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 1));
     assert_eq!(status.hash, Some(HASH));
     assert!(status.destinations.iter().all(|d| d.verified_bytes == LENGTH));
     w.run_for(Duration::from_secs(1));
@@ -97,10 +95,8 @@ fn rerun_sends_only_missing_ranges() {
     let program = w.sites[3].program.clone().expect("it still lacks something");
     assert_eq!(program.groups[0].work, [ByteRange { start: 600_000, end: LENGTH }]);
     let status = w.run_to_end(id);
-    assert_eq!(status.outcome, Some(Outcome::Done));
-    assert_eq!(status.attempts, 1);
-    let moved: Vec<u64> = status.destinations.iter().map(|d| d.moved_bytes).collect();
-    assert_eq!(moved, [LENGTH - 600_000, 0, 0]);
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 1));
+    assert_eq!([0, 1].map(|at| status.destinations[at].moved_bytes), [LENGTH - 600_000, 0]);
 }
 
 #[test]
@@ -802,7 +798,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
                     arriving: Some(HASH),
                     head_bytes: Some(n / 2),
                     unsettled: Unsettled { ranges: vec![range], left_out: None },
-                    names: FoldedNames { folding: Folding::CASE, collisions: vec![] },
+                    names: FoldedNames::default(),
                 },
                 1 => Report::Ready { run },
                 2 => Report::Progress {

@@ -7,6 +7,7 @@
 //! first.
 
 mod capacities;
+mod entries;
 mod inputs;
 mod planning;
 mod programs;
@@ -207,10 +208,7 @@ struct Target {
     known: bool,
     /// A finished file that the destination had before this transfer.
     found: Option<FinishedFile>,
-    /// Number of verified bytes to display.
-    shown_bytes: u64,
-    /// Bytes that arrived in ended attempts of this transfer.
-    moved_bytes: u64,
+    bytes: step::TargetBytes,
     level: u8,
     integrity: u32,
     /// Whether some of the destination's data may come from an earlier transfer, possibly of
@@ -370,8 +368,7 @@ impl Target {
             have: Vec::new(),
             known: false,
             found: None,
-            shown_bytes: 0,
-            moved_bytes: 0,
+            bytes: step::TargetBytes::default(),
             level: 0,
             integrity: 0,
             leftover: None,
@@ -411,7 +408,7 @@ impl Target {
     fn set_have(&mut self, have: &[ByteRange], length: u64, ranges_max: usize) {
         self.have = ranges::normal(&have[..have.len().min(ranges_max)], length);
         self.known = true;
-        self.shown_bytes = ranges::bytes(&self.have);
+        self.bytes.shown = ranges::bytes(&self.have);
     }
 }
 
@@ -485,8 +482,8 @@ impl Transfer {
             new.head.written.extend(old.entries.map(|entries| (target.site, entries)));
             new.head.left.extend((!old.left.is_empty()).then_some((target.site, old.left)));
             new.head.compared.extend(old.comparison.map(|comparison| (target.site, comparison)));
-            target.shown_bytes = old.verified_bytes;
-            target.moved_bytes = old.moved_bytes;
+            target.bytes.shown = old.verified_bytes;
+            target.bytes.moved = old.moved_bytes;
             target.level = old.level;
             target.integrity = old.integrity;
             target.leftover = old.leftover;
@@ -531,8 +528,8 @@ impl Transfer {
                 .destinations
                 .iter()
                 .map(|d| DestinationSnapshot {
-                    verified_bytes: d.shown_bytes,
-                    moved_bytes: d.moved_bytes,
+                    verified_bytes: d.bytes.shown,
+                    moved_bytes: d.bytes.moved,
                     level: d.level,
                     integrity: d.integrity,
                     leftover: d.leftover,
@@ -646,24 +643,24 @@ impl Transfer {
 
     fn shown(&self, d: &Target) -> u64 {
         if d.verdict.as_ref().is_some_and(Verdict::is_delivered) {
-            return self.length.unwrap_or(d.shown_bytes);
+            return self.length.unwrap_or(d.bytes.shown);
         }
         let sink = self.running().and_then(|r| r.sinks.get(&d.site)).filter(|s| !s.done);
-        sink.map_or(d.shown_bytes, |s| s.base_bytes + s.verified_bytes)
+        sink.map_or(d.bytes.shown, |s| s.base_bytes + s.verified_bytes)
     }
 
     /// Bytes that arrived at a destination in attempts of this transfer.
     fn moved_bytes(&self, d: &Target) -> u64 {
-        let Some(sink) = self.running().and_then(|r| r.sinks.get(&d.site)) else { return d.moved_bytes };
+        let Some(sink) = self.running().and_then(|r| r.sinks.get(&d.site)) else { return d.bytes.moved };
         // The last report of progress may precede the last bytes.
         let in_attempt = if d.verdict.as_ref().is_some_and(Verdict::is_delivered) {
             sink.missing_bytes
         } else if sink.done {
-            sink.verified_bytes.max(d.shown_bytes.saturating_sub(sink.base_bytes))
+            sink.verified_bytes.max(d.bytes.shown.saturating_sub(sink.base_bytes))
         } else {
             sink.verified_bytes
         };
-        d.moved_bytes.saturating_add(in_attempt)
+        d.bytes.moved.saturating_add(in_attempt)
     }
 
     fn rate_bps(&self, site: SiteId, now: Instant) -> u64 {

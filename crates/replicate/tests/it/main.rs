@@ -180,10 +180,7 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
     tokio::spawn(async move {
         let whole = vec![ByteRange { start: 0, end: LENGTH }];
         loop {
-            let commands = match link.next_commands().await {
-                Ok(commands) => commands,
-                Err(error) => panic!("{error}"),
-            };
+            let commands = link.next_commands().await.unwrap_or_else(|error| panic!("{error}"));
             for command in commands {
                 let reports = match command {
                     Command::Inquire { run, is_source, .. } => {

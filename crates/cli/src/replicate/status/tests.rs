@@ -1,7 +1,7 @@
 //! The status table.
 
 use super::*;
-use anabranch_replicate::wire::{DestinationView, HopRequest};
+use anabranch_replicate::wire::{DestinationView, HopRequest, RatesView};
 use anabranch_replicate_proto::coordinator::{Outcome, PhaseName, SchemeChoice};
 
 pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
@@ -28,12 +28,10 @@ pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
         scheme_asked: SchemeChoice::Auto,
         scheme: None,
         hop: HopRequest::default(),
-        limit_bps: None,
+        rates: RatesView::default(),
         attempts: 1,
         length_bytes: Some(1_000_000),
         hash: None,
-        planned_bps: None,
-        bound_bps: None,
         planned_with: vec![],
         corrupt: 0,
         suspects: vec![],

@@ -257,8 +257,8 @@ fn conflicts_stay_in_the_new_snapshot() {
 fn transfers_into_the_directory_are_refused() {
     let world = World::new(0);
     world.send();
-    let before = id(&world.to());
     write(&world.to(), "d/.anabranch-x.journal", "");
+    let before = id(&world.to());
     write(&world.from(), "a", "changed");
     let refused = world.try_send().expect_err("its journal would be lost").to_string();
     assert!(refused.contains("to/d/.anabranch-x.journal: --publish snapshot: a working file"), "{refused}");

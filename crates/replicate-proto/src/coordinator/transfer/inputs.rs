@@ -8,7 +8,7 @@ use super::{
     FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
     Transfer, UnreachableSite, doubled, one_line,
 };
-use crate::control::{EntryCounts, FlowProgress, FoldedNames, Unsettled, bound_left};
+use crate::control::{EntryCounts, FlowProgress, Unsettled};
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
     LinkId, Report, Run, SiteId, Verdict, audit, ranges,
@@ -17,7 +17,6 @@ use crate::plan::{FileToSend, Mode};
 use anabranch_pieces::{Attributes, ByteRange};
 use anabranch_sets::UNSETTLED_MAX;
 use anabranch_sets::comparison::Comparison;
-use anabranch_sets::folding::Folding;
 use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 
@@ -166,16 +165,7 @@ impl Transfer {
                 let have = InventoryRanges { have, arriving };
                 self.handle_inventory(cx, site, run, (length, hash, attributes), have)
             }
-            Report::Ready { .. } => {
-                if let Phase::Installing { attempt, waiting, .. } = &mut self.phase
-                    && attempt.run == run
-                {
-                    waiting.remove(&site);
-                    if let Some(d) = self.target_mut(site) {
-                        d.strikes = 0;
-                    }
-                }
-            }
+            Report::Ready { .. } => self.handle_ready(site, run),
             Report::Progress { verified_bytes, sink_stalled, flows, arrivals, .. } => {
                 self.handle_arrivals(cx, site, run, &arrivals);
                 self.handle_progress(cx, site, run, (verified_bytes, sink_stalled), &flows);
@@ -218,24 +208,25 @@ impl Transfer {
             Report::Completed { .. } => {
                 self.handle_completed(cx, site, run, None, Verdict::Done);
             }
-            Report::Written { entries, conflicts, mut left, .. } => {
-                let verdict = match conflicts {
-                    None => Verdict::Done,
-                    Some(line) => {
-                        Verdict::Conflict { reason: format!("{}: {}", cx.name(site), one_line(&line)) }
-                    }
-                };
-                // The site may be hostile.
-                bound_left(&mut left);
-                if self.handle_completed(cx, site, run, Some(entries), verdict) && !left.is_empty() {
-                    self.head.left.insert(site, left);
-                }
+            Report::Written { entries, conflicts, left, .. } => {
+                self.handle_written(cx, (site, run), (entries, left), conflicts);
             }
             Report::Compared { comparison, .. } => self.handle_compared(cx, site, run, comparison),
             Report::HopFailed { flow, peer, unconnected, reason, .. } => {
                 self.handle_hop_failed(cx, site, run, flow, peer, unconnected, &reason)
             }
             Report::Failed { kind, reason, .. } => self.handle_failed(cx, site, run, kind, &reason),
+        }
+    }
+
+    fn handle_ready(&mut self, site: SiteId, run: Run) {
+        if let Phase::Installing { attempt, waiting, .. } = &mut self.phase
+            && attempt.run == run
+        {
+            waiting.remove(&site);
+            if let Some(d) = self.target_mut(site) {
+                d.strikes = 0;
+            }
         }
     }
 
@@ -247,42 +238,6 @@ impl Transfer {
             ranges.retain(|range| self.head.bytes.is_some_and(|head| range.start >= head));
             let left_out = left_out.map(|line| one_line(&line));
             self.head.unsettled = Unsettled { ranges: ranges::normal(&ranges, u64::MAX), left_out };
-        }
-    }
-
-    /// Takes over which names of a directory are equal, and where.
-    fn handle_names(&mut self, site: SiteId, FoldedNames { folding, mut collisions }: FoldedNames) {
-        if !self.request.is_directory() {
-            return;
-        }
-        if site == self.request.source {
-            // The site may be hostile.
-            collisions.truncate(Folding::LOSSY.len());
-            for found in &mut collisions {
-                found.first = (one_line(&found.first.0), one_line(&found.first.1));
-            }
-            self.head.collisions = collisions;
-        } else {
-            self.head.foldings.insert(site, folding);
-        }
-    }
-
-    /// Refuses destinations whose file systems take names of the directory for equal. A comparison
-    /// writes no name.
-    pub(super) fn refuse_equal_names(&mut self, cx: &mut Context<'_>) {
-        if self.request.rules.compare {
-            return;
-        }
-        let head = &self.head;
-        let refused = self.destinations.iter().filter(|d| d.open()).filter_map(|d| {
-            let folding = head.foldings.get(&d.site)?;
-            let collisions = head.collisions.iter().find(|found| found.folding == *folding)?;
-            let reason = format!("{}: {}: nothing was sent: {collisions}", cx.name(d.site), d.path);
-            Some((d.site, Verdict::Failed { reason }))
-        });
-        let refused: Vec<(SiteId, Verdict)> = refused.collect();
-        for (site, verdict) in refused {
-            self.decide(cx, site, verdict);
         }
     }
 
@@ -304,7 +259,7 @@ impl Transfer {
 
     /// Handles a destination that has the file, or the directory with these entries. Returns true
     /// if it was asked for this answer.
-    fn handle_completed(
+    pub(super) fn handle_completed(
         &mut self,
         cx: &mut Context<'_>,
         site: SiteId,
@@ -471,7 +426,7 @@ impl Transfer {
             d.finishing = None;
             d.told_ahead = None;
             d.integrity += 1;
-            let (integrity, missing) = (d.integrity, length - d.shown_bytes);
+            let (integrity, missing) = (d.integrity, length - d.bytes.shown);
             // Wrong data from before this transfer is no reason to give the destination up.
             // Neither is a file of a directory that changed after its bytes were read.
             let refuses = self.request.on_corrupt == CorruptPolicy::Refuse

@@ -170,7 +170,7 @@ impl Transfer {
                     self.head.lacking.insert(d.site);
                 }
             }
-            d.shown_bytes = ranges::bytes(&d.have);
+            d.bytes.shown = ranges::bytes(&d.have);
         }
         for site in others {
             self.leave_alone(cx, site);

@@ -11,6 +11,15 @@ use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteI
 use anabranch_pieces::{Attributes, ByteRange};
 use std::collections::BTreeSet;
 
+/// Byte counts of a destination.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct TargetBytes {
+    /// Number of verified bytes to display.
+    pub(super) shown: u64,
+    /// Bytes that arrived in ended attempts of this transfer.
+    pub(super) moved: u64,
+}
+
 impl Transfer {
     /// Does everything that is due with the current knowledge.
     pub(in crate::coordinator) fn step(&mut self, cx: &mut Context<'_>) {
@@ -335,7 +344,7 @@ impl Transfer {
             }
         };
         for (d, (shown, moved)) in self.destinations.iter_mut().zip(bytes) {
-            (d.shown_bytes, d.moved_bytes) = (shown, moved);
+            (d.bytes.shown, d.bytes.moved) = (shown, moved);
             if attempt.sinks.get(&d.site).is_some_and(|s| !s.done) {
                 d.known = false;
             }

@@ -5,6 +5,7 @@ use crate::control::{DirectoryRules, EntryCounts, LeftCause};
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
 use anabranch_sets::folding::Collisions;
+use anabranch_sets::folding::Folding;
 use anabranch_sets::publication::Publication;
 
 fn filter(rule: &str) -> Rules {
