@@ -26,6 +26,9 @@ pub const TRANSFERS_MAX: usize = 4_096;
 pub const SLOW_PERCENT: u64 = 105;
 /// Age up to which a transfer never counts as slow: several round trips.
 const GRACE: Duration = Duration::from_ms(150);
+/// Time for which an observation of a slow transfer holds while no transfer can be judged. The next
+/// transfer of the same stream is judged within this time.
+const SLOW_MEMORY: Duration = Duration::from_ms(300);
 /// Interval of the checks of all transfers.
 const TICK: Duration = Duration::from_ms(100);
 /// Delay of a check above which its window is discarded.
@@ -73,10 +76,10 @@ struct Window {
     bytes: u64,
     ticks: u32,
     slow_ticks: u32,
-    /// Whether a slow transfer has ended since the last check.
-    has_slow_end: bool,
-    /// Whether a transfer that was not slow has ended since the last check.
-    has_fast_end: bool,
+    /// Lowest bitrate of the slow transfers that have ended since the last check.
+    slow_end: Option<BitRate>,
+    /// Highest bitrate of the other transfers that have ended since the last check.
+    fast_end: Option<BitRate>,
     /// Whether a link to the parent limited the parent at any check in the window.
     is_parents: bool,
 }
@@ -88,8 +91,9 @@ pub struct CapacityEstimator {
     declared: BitRate,
     transfers: BTreeMap<u64, Transfer>,
     window: Window,
-    /// Whether a transfer was slow at the last check.
-    is_slow: bool,
+    /// The last observation of a slow transfer: its time, and the transfer's bitrate. `None` after
+    /// a check at which no transfer counted as slow.
+    slow: Option<(Instant, BitRate)>,
     /// Time of the last check with a slow transfer.
     slow_at: Option<Instant>,
     /// Whether a link to the parent limits the parent.
@@ -116,11 +120,11 @@ impl CapacityEstimator {
                 bytes: 0,
                 ticks: 0,
                 slow_ticks: 0,
-                has_slow_end: false,
-                has_fast_end: false,
+                slow_end: None,
+                fast_end: None,
                 is_parents: false,
             },
-            is_slow: false,
+            slow: None,
             slow_at: None,
             is_parent_limited: false,
             limited: VecDeque::new(),
@@ -181,9 +185,12 @@ impl CapacityEstimator {
     /// Records the end of a transfer, complete or aborted.
     pub fn handle_end(&mut self, now: Instant, transfer: u64) {
         let Some(ended) = self.transfers.remove(&transfer) else { return };
-        let end =
-            if ended.is_slow(now) { &mut self.window.has_slow_end } else { &mut self.window.has_fast_end };
-        *end = true;
+        let Window { slow_end, fast_end, .. } = &mut self.window;
+        if ended.is_slow(now) {
+            *slow_end = Some(slow_end.map_or(ended.bitrate, |before| before.min(ended.bitrate)));
+        } else {
+            *fast_end = (*fast_end).max(Some(ended.bitrate));
+        }
     }
 
     /// When [`CapacityEstimator::handle_timeout`] is due.
@@ -207,21 +214,27 @@ impl CapacityEstimator {
         }
     }
 
-    /// Whether a transfer is slow. If all transfers are too young to judge, the last state is kept.
-    fn look(&mut self, now: Instant) -> bool {
-        let ended_slow = std::mem::take(&mut self.window.has_slow_end);
-        let ended_fast = std::mem::take(&mut self.window.has_fast_end);
+    /// Looks for a slow transfer. If all transfers are too young to judge, the last observation is
+    /// kept for [`SLOW_MEMORY`]. A fast transfer contradicts it only if it needed as much: a full
+    /// link that is shared equally serves streams of low bitrates fast.
+    fn look(&mut self, now: Instant) -> Option<(Instant, BitRate)> {
+        let slow_end = std::mem::take(&mut self.window.slow_end);
+        let fast_end = std::mem::take(&mut self.window.fast_end);
         let mut transfers = self.transfers.values();
-        if ended_slow || transfers.clone().any(|transfer| transfer.is_slow(now)) {
-            return true;
+        let slow =
+            transfers.clone().filter(|transfer| transfer.is_slow(now)).map(|transfer| transfer.bitrate);
+        if let Some(bitrate) = slow.chain(slow_end).min() {
+            return Some((now, bitrate));
         }
         let is_young = |transfer: &Transfer| now.saturating_since(transfer.since) <= GRACE;
-        self.is_slow && !ended_fast && !self.transfers.is_empty() && transfers.all(is_young)
+        let is_recent = |at: Instant, bitrate| now <= at + SLOW_MEMORY && fast_end < Some(bitrate);
+        let is_open = !self.transfers.is_empty() && transfers.all(is_young);
+        self.slow.filter(|(at, bitrate)| is_open && is_recent(*at, *bitrate))
     }
 
     fn tick(&mut self, now: Instant) {
-        self.is_slow = self.look(now);
-        if self.is_slow {
+        self.slow = self.look(now);
+        if self.slow.is_some() {
             self.slow_at = Some(now);
         }
         let Some(since) = self.window.since else {
@@ -230,7 +243,7 @@ impl CapacityEstimator {
         };
         self.window.is_parents |= self.is_parent_limited;
         self.window.ticks += 1;
-        self.window.slow_ticks += u32::from(self.is_slow);
+        self.window.slow_ticks += u32::from(self.slow.is_some());
         if self.window.ticks < WINDOW_TICKS {
             return;
         }
