@@ -86,6 +86,16 @@ fn kind_of(found: &Statx) -> FileType {
     FileType::from_raw_mode(found.stx_mode.into())
 }
 
+/// Facts and kind of an entry of a directory; `None` if there is none.
+fn found_at(directory: &OwnedFd, name: &OsStr) -> Result<Option<(Stat, FileType)>, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS) {
+        Ok(found) => Ok(Some((Stat::of(&found), kind_of(&found)))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 fn stat_of(descriptor: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
 }

@@ -4,6 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Reason for the refusal of a backup of a directory that is published as a whole.
+pub const BACKUP_OF_SNAPSHOT: &str =
+    "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out";
+
 /// Way in which readers of a destination get to see a new snapshot.
 ///
 /// ```

@@ -4,6 +4,7 @@ use super::get::PullArgs;
 use super::get::directory::{checked, run as pull};
 use crate::exit::OrUsage as _;
 use anabranch_gather::{DirectoryTarget, GetDirectory, MaxDelete};
+use anabranch_sets::publication::BACKUP_OF_SNAPSHOT;
 use anabranch_units::text::printable;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,10 +71,7 @@ fn requested(args: &Args) -> anyhow::Result<(DirectoryTarget, anabranch_gather::
         ensure_usage!(is_name, "--backup {}: name a directory, in UTF-8", backup.display());
     }
     let publication = args.pull.publish.publication()?;
-    ensure_usage!(
-        backup.is_none() || publication.is_each(),
-        "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out"
-    );
+    ensure_usage!(backup.is_none() || publication.is_each(), "{BACKUP_OF_SNAPSHOT}");
     let target = DirectoryTarget { counts_surplus: true, delete, backup, publication, ..target };
     Ok((target, super::get::config(&args.pull)?))
 }

@@ -106,6 +106,8 @@ mod tests {
     #[test]
     fn probe_leaves_no_name_and_no_time() {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let opened = std::fs::File::open(folder.path()).expect("it is there");
+        opened.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("it is ours");
         let modified = || {
             let found = folder.path().metadata().expect("it is there");
             (found.mtime(), found.mtime_nsec())

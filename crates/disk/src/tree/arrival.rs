@@ -18,7 +18,7 @@ use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::{MaxDelete, Surplus};
 use anabranch_sets::filter::Filter;
 use anabranch_sets::folding::Folding;
-use anabranch_sets::publication::Publication;
+use anabranch_sets::publication::{BACKUP_OF_SNAPSHOT, Publication};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use std::fs::File;
@@ -76,8 +76,8 @@ impl Destination<'_> {
         }
     }
 
-    /// Writes a copy of the directory, and exchanges both. After an error the directory is as it
-    /// was.
+    /// Writes a copy of the directory, and exchanges both. After an error before the exchange the
+    /// directory is as it was.
     fn write_snapshot(&self, keep: u32, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
         let place = self.place;
         if self.backup.is_some() {
@@ -142,9 +142,10 @@ impl Destination<'_> {
         };
         let done = unpacker.run(next.root()?, place.path(), self.local)?;
         if done.unsettled > 0 {
+            let files = if done.unsettled == 1 { "file" } else { "files" };
             let reason = format!(
-                "{} files changed at the source while it was sent, and a snapshot has all or nothing: send it again \
-                 when it rests",
+                "{} {files} changed at the source while the directory was sent, and a snapshot has all or nothing: send \
+                 it again when the source rests",
                 done.unsettled
             );
             return at(place.path(), Err(io::Error::other(reason))).map_err(UnpackError::Io);
@@ -347,10 +348,6 @@ pub struct CopyRules {
     pub publication: Publication,
 }
 
-/// Reason for the refusal of a backup of a directory that is published as a whole.
-const BACKUP_OF_SNAPSHOT: &str =
-    "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out";
-
 /// Opens the folder around a backup. Returns the backup's name, too.
 ///
 /// Errors: the system's; the name is not UTF-8, or no file's name.
@@ -525,6 +522,8 @@ impl Arrival {
         }
         check(&place, rules.publication)?;
         let mut stream = PartialFile::open_stream(place.clone(), snapshot.length_bytes, 0)?;
+        // Before the scan: links of a publication that broke off change the times of all files.
+        settle(&place)?;
         let before = scanned(&place, memory_max)?;
         if let Some(found) = before.as_ref().filter(|before| before.manifest().id().0 == snapshot.id) {
             end_broken_off(&place, found, memory_max)?;

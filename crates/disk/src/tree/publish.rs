@@ -20,7 +20,7 @@ mod removal;
 
 use super::index::{Index, Lookups};
 use super::unpack::make_writable;
-use super::{Found, Problem, Skipped, Stat, Tree, Visitor, kind_of, name_of, parent_of, stat_of, tree_at};
+use super::{Found, Problem, Skipped, Stat, Tree, Visitor, found_at, name_of, parent_of, stat_of, tree_at};
 use crate::folder::{Folder, Place, at, move_new, remove, rename_new, shown};
 use anabranch_pieces::name::RESERVED;
 use anabranch_sets::FileTime;
@@ -52,16 +52,6 @@ fn snapshots_name(name: &OsStr) -> OsString {
 
 fn path_beside(place: &Place, name: impl AsRef<OsStr>) -> PathBuf {
     place.path().with_file_name(name.as_ref())
-}
-
-/// Facts and kind of an entry of a directory; `None` if there is none.
-fn found_at(directory: &OwnedFd, name: &OsStr) -> Result<Option<(Stat, FileType)>, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    match rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS) {
-        Ok(found) => Ok(Some((Stat::of(&found), kind_of(&found)))),
-        Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(errno),
-    }
 }
 
 fn open_directory(around: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
@@ -297,9 +287,16 @@ impl<'p> NextTree<'p> {
         if is_same {
             return Ok(());
         }
-        let reason = "another program changed it while the next snapshot was written, so that one was dropped: run \
-                      the command again when it rests";
-        at(path, Err(io::Error::other(reason)))
+        at(path, Err(changed()))
+    }
+
+    fn swap(&self) -> io::Result<()> {
+        let (folder, name, next) = (self.place.folder(), self.place.name(), self.place.working_name(NEXT));
+        let swapped = match &self.published {
+            Some(_) => rustix::fs::renameat_with(folder, next.as_str(), folder, name, RenameFlags::EXCHANGE),
+            None => rename_new(folder, OsStr::new(&next), name),
+        };
+        at(self.place.path(), swapped)
     }
 
     /// Exchanges the trees, once the data of the next one is on disk.
@@ -309,13 +306,16 @@ impl<'p> NextTree<'p> {
         let path = self.place.path();
         at(path, rustix::fs::syncfs(&self.root))?;
         self.check_unchanged()?;
-        let (folder, name, next) = (self.place.folder(), self.place.name(), self.place.working_name(NEXT));
-        let exchanged = match &self.published {
-            Some(_) => rustix::fs::renameat_with(folder, next.as_str(), folder, name, RenameFlags::EXCHANGE),
-            None => rename_new(folder, OsStr::new(&next), name),
-        };
-        at(path, exchanged)?;
-        at(path, rustix::fs::fsync(folder))
+        self.swap()?;
+        // The check takes time, and a program may have changed what it had passed. From here on no
+        // path leads to the old tree.
+        if let Some(Published { tree, fingerprint: before, .. }) = &self.published
+            && !fingerprint(tree).is_ok_and(|found| found == *before)
+        {
+            self.swap()?;
+            return at(path, Err(changed()));
+        }
+        at(path, rustix::fs::fsync(self.place.folder()))
     }
 
     /// Publishes the tree, and removes or keeps the old one.
@@ -331,11 +331,18 @@ impl<'p> NextTree<'p> {
     }
 }
 
+fn changed() -> io::Error {
+    io::Error::other(
+        "another program changed it while the next snapshot was written, so that one was dropped: run the command \
+         again when it rests",
+    )
+}
+
 /// Ends a publication: removes a next tree that was not published, or removes or keeps the old tree
 /// of a published one. The caller writes the directory alone.
 ///
 /// Errors: the system's; a damaged marker.
-pub(super) fn settle(place: &Place) -> io::Result<()> {
+pub fn settle(place: &Place) -> io::Result<()> {
     let path = place.path();
     let next = place.working_name(NEXT);
     let marker = Marker::load(place)?;
@@ -344,6 +351,8 @@ pub(super) fn settle(place: &Place) -> io::Result<()> {
         return Ok(());
     }
     let published = at(path, found_at(place.folder(), place.name()))?;
+    // The old tree goes only once the exchange is on disk.
+    at(path, rustix::fs::fsync(place.folder()))?;
     let is_exchanged = |marker: &Marker| published.is_some_and(|(stat, _)| identity(&stat) == marker.next);
     match &marker {
         Some(marker) if marker.keep > 0 && is_exchanged(marker) => {
@@ -351,7 +360,7 @@ pub(super) fn settle(place: &Place) -> io::Result<()> {
             if left.is_some() {
                 keep_tree(place, &next, &snapshots, &marker.name)?;
             }
-            prune(place, &snapshots, marker.keep)?;
+            prune(place, &snapshots, marker)?;
         }
         _ => remove_tree(place.folder(), OsStr::new(&next), &path_beside(place, &next))?,
     }
@@ -377,8 +386,8 @@ fn keep_tree(place: &Place, next: &str, snapshots: &OwnedFd, name: &str) -> io::
     at(&path, keep())
 }
 
-/// Removes the oldest kept snapshots above `keep`.
-fn prune(place: &Place, snapshots: &OwnedFd, keep: u32) -> io::Result<()> {
+/// Removes the oldest kept snapshots, above the number that the marker allows.
+fn prune(place: &Place, snapshots: &OwnedFd, Marker { keep, name: newest, .. }: &Marker) -> io::Result<()> {
     let path = path_beside(place, snapshots_name(place.name()));
     let mut names = Vec::new();
     for entry in at(&path, rustix::fs::Dir::read_from(snapshots))? {
@@ -388,9 +397,10 @@ fn prune(place: &Place, snapshots: &OwnedFd, keep: u32) -> io::Result<()> {
             names.push(OsStr::from_bytes(name).to_owned());
         }
     }
-    // Names begin with the time.
-    names.sort_unstable();
-    let surplus = names.len().saturating_sub(keep as usize);
+    // Names begin with the time. The tree that was just kept is the newest, also if the clock was
+    // set back.
+    names.sort_unstable_by_key(|name| (name == newest.as_str(), name.clone()));
+    let surplus = names.len().saturating_sub(*keep as usize);
     names.iter().take(surplus).try_for_each(|name| remove_tree(snapshots, name, &path.join(name)))
 }
 

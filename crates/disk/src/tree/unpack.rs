@@ -23,7 +23,7 @@ pub use record::note_broken_off;
 
 use super::index::{Index, Origin, Sent};
 use super::stream::{HeadError, LocalContent, Manifest, TreeStream};
-use super::{Stat, kind_of, name_of, shown_below, stat_of};
+use super::{Stat, found_at, name_of, shown_below, stat_of};
 use crate::folder::{Folder, Links, OpenError, at, remove, rename_new, secrets};
 use crate::partial::{modified_at, named_working};
 use anabranch_pieces::name::is_reserved;
@@ -32,7 +32,7 @@ use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
 use files::kept_attributes;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timestamps};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Timestamps};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr, OsString};
@@ -244,17 +244,12 @@ impl Unpacker<'_> {
     }
 }
 
-fn timestamps(modified: FileTime) -> Timestamps {
+pub(super) fn timestamps(modified: FileTime) -> Timestamps {
     modified_at(modified.seconds(), modified.nanos().into())
 }
 
 fn look(directory: &OwnedFd, name: &OsStr) -> Result<Existing, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    match rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS) {
-        Ok(found) => Ok(Existing::Is(Stat::of(&found), kind_of(&found))),
-        Err(Errno::NOENT) => Ok(Existing::Nothing),
-        Err(errno) => Err(errno),
-    }
+    Ok(found_at(directory, name)?.map_or(Existing::Nothing, |(stat, kind)| Existing::Is(stat, kind)))
 }
 
 /// Lets this process write into a directory; its own mode is set at the end.

@@ -356,7 +356,12 @@ impl Service {
         let known = lock(&self.directories.sinks).get(&key).cloned();
         let before = match known {
             Some(sink) => sink.before.clone(),
-            None => self.scan_here(name, &filter)?,
+            None => {
+                if !rules.compare {
+                    self.end_publication(name)?;
+                }
+                self.scan_here(name, &filter)?
+            }
         };
         let (mut have, mut arriving, mut local) = (RangeSet::default(), None, Vec::new());
         if !rules.compare
@@ -397,6 +402,14 @@ impl Service {
         };
         keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
         Ok(report)
+    }
+
+    /// Ends a publication that broke off. Its links changed the times of all files, so a scan before
+    /// would read them all.
+    fn end_publication(&self, name: &Name) -> io::Result<()> {
+        let Some(file) = self.existing_stream(name)? else { return Ok(()) };
+        let _alone = lock(&file);
+        publish::settle(&self.config.folder.place(name, false)?)
     }
 
     /// Removes the working files of a directory that was killed after its last entry was written.

@@ -2,10 +2,10 @@
 
 use super::{Holder, PRIVATE, name_in, open_directory};
 use crate::folder::{Folder, Links, at, reworded};
-use crate::partial::modified_at;
+use crate::tree::unpack::timestamps;
 use crate::tree::{Found, Problem, Skipped, Stat, Tree, Visitor, shown_below};
 use anabranch_sets::filter::Filter;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +15,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 /// Endings of working files in a directory that a new tree can do without.
-const DISPENSABLE: [&[u8]; 4] = [b".named", b".index", b".spool", b".damaged"];
+const DISPENSABLE: [&[u8]; 5] = [b".named", b".index", b".spool", b".damaged", b".name"];
+
+/// Maximum size of an extended attribute on Linux.
+const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Hash over the entries of a tree, to notice changes by other programs.
 #[derive(Default)]
@@ -72,6 +75,25 @@ fn give_owner(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
     })
 }
 
+/// Gives a new directory the access lists of another one. With them, the group bits of its mode
+/// are a mask: as permissions of the group they could be too many.
+fn give_access_lists(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        match rustix::fs::fgetxattr(from, name, &mut value[..]) {
+            Ok(bytes) => rustix::fs::fsetxattr(to, name, &value[..bytes], XattrFlags::empty())?,
+            // The folder around may have given a list to the new directory.
+            Err(Errno::NODATA) => match rustix::fs::fremovexattr(to, name) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(errno),
+            },
+            Err(Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 impl Build<'_> {
     fn at<T>(&self, path: &[u8], result: Result<T, impl Into<io::Error>>) -> io::Result<T> {
         at(&self.old.path().join(OsStr::from_bytes(path)), result)
@@ -109,8 +131,7 @@ impl Build<'_> {
         let mut to: File = self.at(found.path, made)?.into();
         self.at(found.path, io::copy(&mut from, &mut to))?;
         self.at(found.path, rustix::fs::fchmod(&to, Mode::from_raw_mode(found.stat.mode)))?;
-        let (seconds, nanos) = (found.stat.modified.seconds(), found.stat.modified.nanos().into());
-        self.at(found.path, rustix::fs::futimens(&to, &modified_at(seconds, nanos)))
+        self.at(found.path, rustix::fs::futimens(&to, &timestamps(found.stat.modified)))
     }
 }
 
@@ -121,6 +142,7 @@ impl Visitor for Build<'_> {
         let made = self.at(path, open_directory(self.next(), name))?;
         let source = self.at(path, self.old.open_folder(Path::new(OsStr::from_bytes(path))))?;
         self.at(path, give_owner(&source, &made))?;
+        self.at(path, give_access_lists(&source, &made))?;
         self.open.push(made);
         Ok(())
     }
@@ -129,8 +151,7 @@ impl Visitor for Build<'_> {
         self.fingerprint.add(b'd', path, Some(stat), b"");
         let directory = self.open.pop().expect("it was entered");
         self.at(path, rustix::fs::fchmod(&directory, Mode::from_raw_mode(stat.mode)))?;
-        let times = modified_at(stat.modified.seconds(), stat.modified.nanos().into());
-        self.at(path, rustix::fs::futimens(&directory, &times))
+        self.at(path, rustix::fs::futimens(&directory, &timestamps(stat.modified)))
     }
 
     fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
@@ -146,8 +167,7 @@ impl Visitor for Build<'_> {
         self.fingerprint.add(b'l', path, Some(stat), target);
         let name = name_in(path);
         self.at(path, rustix::fs::symlinkat(OsStr::from_bytes(target), self.next(), name))?;
-        let times = modified_at(stat.modified.seconds(), stat.modified.nanos().into());
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let (times, flags) = (timestamps(stat.modified), AtFlags::SYMLINK_NOFOLLOW);
         self.at(path, rustix::fs::utimensat(self.next(), name, &times, flags))
     }
 
@@ -221,6 +241,7 @@ impl Visitor for Comparing {
 pub(super) fn copy(tree: &Tree, root: &OwnedFd) -> io::Result<blake3::Hash> {
     let descriptor = at(&tree.path, tree.descriptor.try_clone())?;
     at(&tree.path, give_owner(&descriptor, root))?;
+    at(&tree.path, give_access_lists(&descriptor, root))?;
     let old = Folder::of_descriptor(descriptor, tree.path.clone(), Links::Refused);
     let open = vec![at(&tree.path, root.try_clone())?];
     let holder = Holder::new(&old);

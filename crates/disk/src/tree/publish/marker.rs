@@ -27,30 +27,18 @@ pub(super) fn is_snapshot_name(name: &[u8]) -> bool {
     name.len() == SNAPSHOT_SHAPE.len() && name.iter().zip(SNAPSHOT_SHAPE).all(fits)
 }
 
-/// A time since 1970 in UTC, as `20261130T232411.123Z`.
-///
-/// Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
-pub(super) fn utc(since: std::time::Duration) -> String {
-    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Days since 1 March of the year 0.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let months_since_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
-    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    let millis = since.subsec_millis();
+/// A time in UTC, as `20261130T232411.123Z`.
+pub(super) fn utc(at: SystemTime) -> String {
+    let at = time::OffsetDateTime::from(at);
+    let (date, (hour, minute, second, millis)) = (at.date(), at.time().as_hms_milli());
+    let (year, month, day) = (date.year(), u8::from(date.month()), date.day());
     format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}.{millis:03}Z")
 }
 
 /// Name of a kept snapshot: the current time, and the beginning of the snapshot's id.
 pub(super) fn snapshot_name(id: &[u8; 32]) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let id = blake3::Hash::from(*id).to_hex();
-    format!("{}-{}", utc(now), &id[..16])
+    format!("{}-{}", utc(SystemTime::now()), &id[..16])
 }
 
 /// The next tree's root, and the fate of the old tree.
@@ -115,13 +103,13 @@ impl Marker {
         if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
             return at(&path, Err(io::Error::other("another user's marker of a publication: remove it")));
         }
-        let mut text = String::new();
-        at(&path, file.take(MARKER_BYTES_MAX).read_to_string(&mut text))?;
-        match Self::decode(&text) {
-            Some(marker) => Ok(Some(marker)),
-            // A kill while it was written: nothing was exchanged yet.
-            None if text.is_empty() => Ok(None),
-            None => at(&path, Err(io::Error::other("a damaged marker of a publication: remove it"))),
+        let mut bytes = Vec::new();
+        at(&path, file.take(MARKER_BYTES_MAX).read_to_end(&mut bytes))?;
+        // A kill while it was written: nothing was exchanged yet.
+        if bytes.is_empty() {
+            return Ok(None);
         }
+        let damaged = || io::Error::other("a damaged marker of a publication: remove it");
+        at(&path, std::str::from_utf8(&bytes).ok().and_then(Self::decode).ok_or_else(damaged)).map(Some)
     }
 }

@@ -46,7 +46,11 @@ impl Visitor for Removal<'_> {
     }
     fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
         let shown = self.root.path().join(OsStr::from_bytes(found.path));
-        at(&shown, rustix::fs::unlinkat(found.folder, name_in(found.path), AtFlags::empty()))
+        match rustix::fs::unlinkat(found.folder, name_in(found.path), AtFlags::empty()) {
+            // A program that has the directory open removed it.
+            Err(Errno::NOENT) => Ok(()),
+            other => at(&shown, other),
+        }
     }
     fn link(&mut self, path: &[u8], _: &Stat, _: &[u8]) -> io::Result<()> {
         self.unlink(path, AtFlags::empty())

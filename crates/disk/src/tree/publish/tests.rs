@@ -12,6 +12,7 @@ use anabranch_sets::deletes::MaxDelete;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::time::{Duration, SystemTime};
 
 fn scanned(path: &Path) -> TreeStream {
     let tree = Tree::open(path).expect("it is there");
@@ -240,6 +241,43 @@ fn changes_by_other_programs_are_never_lost() {
 }
 
 #[test]
+fn newest_snapshot_is_kept_after_the_clock_was_set_back() {
+    let world = World::new(1);
+    world.send();
+    write(&world.root.path().join(".to.snapshots/29991231T000000.000Z-0123456789abcdef"), "a", "of 2999");
+    write(&world.from(), "a", "changed");
+    let before = id(&world.to());
+    world.send();
+    let kept = world.kept();
+    assert_eq!((kept.len(), id(&kept[0])), (1, before));
+}
+
+#[test]
+fn directories_keep_their_access_lists() {
+    let world = World::new(0);
+    world.send();
+    // Version 2: the owner rwx, user 1234 rwx, the group nothing, the mask rwx, others nothing.
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let entries = [(1, 7, u32::MAX), (2, 7, 1234), (4, 0, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+    let list =
+        [2u32.to_le_bytes().to_vec(), entries.map(|(tag, may, id)| entry(tag, may, id)).concat()].concat();
+    let (path, name) = (world.to().join("d"), "system.posix_acl_access");
+    match rustix::fs::setxattr(&path, name, &list, rustix::fs::XattrFlags::empty()) {
+        Err(Errno::OPNOTSUPP) => return println!("skipped: 1 (this file system has no access lists)"),
+        other => other.expect("it is ours"),
+    }
+    write(&world.from(), "a", "changed");
+    world.send();
+    let mut found = [0; 256];
+    let bytes = rustix::fs::getxattr(&path, name, &mut found[..]).expect("the new directory has a list");
+    // The mode of the source sets the owner, the mask and the rest.
+    let group = |list: &[u8]| list[4 + 2 * 8..4 + 3 * 8].to_vec();
+    assert_eq!((bytes, group(&found)), (list.len(), group(&list)));
+}
+
+#[test]
 fn conflicts_stay_in_the_new_snapshot() {
     let world = World::new(0);
     world.send();
@@ -304,9 +342,12 @@ fn directories_without_write_permission_are_replaced() {
 
 #[test]
 fn markers_and_names_survive_their_text() {
-    let name = format!("{}-0123456789abcdef", utc(std::time::Duration::from_millis(1_796_081_051_123)));
+    let name = format!(
+        "{}-0123456789abcdef",
+        utc(SystemTime::UNIX_EPOCH + Duration::from_millis(1_796_081_051_123))
+    );
     assert_eq!(name, "20261130T232411.123Z-0123456789abcdef");
-    assert_eq!(utc(std::time::Duration::from_secs(951_782_400)), "20000229T000000.000Z");
+    assert_eq!(utc(SystemTime::UNIX_EPOCH + Duration::from_secs(951_782_400)), "20000229T000000.000Z");
     assert!(is_snapshot_name(snapshot_name(&[0xab; 32]).as_bytes()));
     let begun_at = FileTime::new(-5, 7).expect("below a second");
     let marker = Marker { next: (u64::MAX, 3), begun_at, keep: 2, name };

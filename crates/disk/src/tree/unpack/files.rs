@@ -3,10 +3,10 @@
 //! A file that two directories share is never changed: a copy of it gets the new attributes.
 
 use super::{
-    Existing, HOLE_BYTES, Retimed, Sent, Stat, Step, Writing, kind_of, name_of, named_working, stat_of,
-    timestamps,
+    Existing, HOLE_BYTES, Retimed, Sent, Stat, Step, Writing, name_of, named_working, stat_of, timestamps,
 };
 use crate::folder::{OpenError, remove};
+use crate::tree::kind_of;
 use anabranch_pieces::{self as pieces, ByteRange, FileHash};
 use anabranch_sets::Attributes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
