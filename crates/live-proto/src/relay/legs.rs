@@ -2,7 +2,7 @@
 
 use super::head::Head;
 use super::key::{Key, QueryRule};
-use super::machine::{Action, FetchRequest, Flow, LEGS_MAX, Relay, Resume};
+use super::machine::{Action, DEPTH_MAX, FetchRequest, Flow, LEGS_MAX, Relay, Resume};
 use super::object::{Failure, Hop, LOOP_DETECTED, Leg, LegId, Object, ObjectId, ObjectState};
 use crate::play::opening_targets;
 use anabranch_units::{Duration, Instant};
@@ -362,7 +362,7 @@ impl Relay {
         if is_kept {
             object.body.join();
         }
-        let passed = object.passed.clone();
+        let (passed, depth) = (object.passed.clone(), object.depth + 1);
         self.wake(id);
         if is_kept {
             let object = &self.objects[&id];
@@ -374,13 +374,13 @@ impl Relay {
             self.unlist(id);
         }
         for key in ahead {
-            self.read_ahead(now, key, &passed);
+            self.read_ahead(now, key, &passed, depth);
         }
     }
 
     /// Requests an object that no viewer has requested yet. The request is cancelled if no viewer
     /// joins within [`super::RelayConfig::linger`].
-    fn read_ahead(&mut self, now: Instant, key: Key, passed: &str) {
+    fn read_ahead(&mut self, now: Instant, key: Key, passed: &str, depth: u8) {
         let is_known = self.listed.get(&key).is_some_and(|id| self.objects[id].admits(now));
         if is_known || self.objects.len() >= self.config.objects_max {
             return;
@@ -389,7 +389,8 @@ impl Relay {
             self.unlist(old);
         }
         let id = self.add_object(now, key, passed.to_owned());
-        self.objects.get_mut(&id).expect("it was added").idle_since = Some(now);
+        let object = self.objects.get_mut(&id).expect("it was added");
+        (object.idle_since, object.depth) = (Some(now), depth);
         self.counts.read_ahead += 1;
         self.begin_leg(now, id);
         self.arm(id);
@@ -400,7 +401,8 @@ impl Relay {
 /// objects, and for a reload by a player that knows the stream.
 fn opening(object: &mut Object) -> Vec<Key> {
     let is_ok = object.head.as_ref().is_some_and(|head| head.status == 200);
-    if !is_ok || !object.key.is_playlist() || object.key.is_blocking() || object.body.base() > 0 {
+    let is_followed = object.key.is_playlist() && !object.key.is_blocking() && object.depth < DEPTH_MAX;
+    if !is_ok || !is_followed || object.body.base() > 0 {
         return Vec::new();
     }
     object.body.join();

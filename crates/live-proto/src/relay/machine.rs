@@ -7,6 +7,9 @@ use anabranch_units::{ByteCount, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
+/// Maximum number of playlists between a viewer's request and an object that is read ahead: a
+/// multivariant and a media playlist. Playlists that name each other end there.
+pub(super) const DEPTH_MAX: u8 = 2;
 /// Maximum number of concurrent legs of one object.
 pub(super) const LEGS_MAX: usize = 2;
 
@@ -37,7 +40,7 @@ pub struct RelayConfig {
     /// Silence after which a leg counts as broken, even if no other parent exists.
     pub give_up_after: Duration,
     /// Whether a playlist makes the relay fetch the objects that a new player requests next. Each
-    /// tier then fetches them at once, and a join takes one round trip of each tier less often.
+    /// tier then has them, or has requested them, when the player's request arrives.
     pub reads_ahead: bool,
 }
 
@@ -337,6 +340,7 @@ impl Relay {
             idle_since: None,
             fresh_until: now,
             is_listed: true,
+            depth: 0,
             used: id,
             timer: None,
             fetch: Fetch::default(),

@@ -113,6 +113,9 @@ pub(super) struct Object {
     pub(super) fresh_until: Instant,
     /// Whether new viewers of the key join this object.
     pub(super) is_listed: bool,
+    /// Number of playlists between a viewer's request and this object; 0 for an object that a
+    /// viewer requested first.
+    pub(super) depth: u8,
     /// Sequence number of the last use.
     pub(super) used: u64,
     /// Deadline of the object in the table of timers.
