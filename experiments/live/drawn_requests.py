@@ -1,7 +1,8 @@
 """Files of requests for ``anabranch live evaluate --requests``, drawn with the statistics of ``live``'s generator.
 
 A file decides what the generator does not: the order of requests, and whether a refused viewer may ask for a lower
-bitrate. Places are left out, so `live evaluate` draws them.
+bitrate. Places are left out, so `live evaluate` draws them. Constants and laws are those of
+`crates/live-proto/src/plan/generator/demand.rs`: change both.
 
 Read first: `RequestFile`.
 """

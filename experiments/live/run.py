@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/src"))
-from anabranch_lab.cells import BINARY, Experiment, Row, Rows, filled, grouped, measure, product, read_csv, repeatable, table
+from anabranch_lab.cells import BINARY, ROOT, Experiment, Row, Rows, filled, grouped, measure, product, read_csv, repeatable, table
 from anabranch_lab.programs import json_lines
 from drawn_requests import ORDERS, RequestFile
 
@@ -67,7 +67,8 @@ def average(*options: object) -> tuple[object, ...]:
     return ("--workload", "average-day", *options)
 
 
-#: Requests of one window of Average Day with 4,144 and with 10,000 videos, and of Heavy-Tail.
+#: Requests of one window of Average Day with 4,144 videos (the generator rounds down, to 916) and
+#: with 10,000, and of Heavy-Tail.
 AVERAGE_DAY_REQUESTS = 917
 AVERAGE_DAY_10K_REQUESTS = 2_212
 HEAVY_TAIL_REQUESTS = 4_000
@@ -147,7 +148,7 @@ SETTINGS: dict[str, Setting] = {
         {f"average-day, {order}": average_file(order) for order in ORDERS}
         | {f"large-event, games {games}": average_file(games=games) for games in ("first", "last")}
         | {f"heavy-tail, {order}": heavy_file(order) for order in ORDERS},
-        ("balanced", "quality", "om", "ee"),
+        ("balanced", "om", "ee"),
     ),
     "no-retries": Setting(
         {
@@ -398,7 +399,7 @@ def orders(results: Results) -> str:
 #: compared.
 RULES = ("nearest-with-capacity", "printed")
 RULE_CAPACITIES = ("3 Mbit/s", "5 Mbit/s", "9 Mbit/s", "30 Mbit/s")
-SCENARIO = LAB.folder.parents[1] / "scenarios/live.toml"
+SCENARIO = ROOT / "scenarios/live.toml"
 
 
 @LAB.verb("rules", rows=LAB.runs, binary=BINARY, seeds=SEEDS, jobs=2)

@@ -74,9 +74,10 @@ pub struct Args {
     /// For a scenario: runs of each combination of swept settings.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     trials: u64,
-    /// Rate of links without one in the topology. Two processors carry about 26 links of 20 Mbit/s.
-    #[arg(long, value_name = "RATE", default_value_t = DEFAULT_RATE)]
-    rate: BitRate,
+    /// Rate of links without one in the topology. Without: 10 Mbit/s. Two processors carry about 26
+    /// links of 20 Mbit/s.
+    #[arg(long, value_name = "RATE")]
+    rate: Option<BitRate>,
     /// The site in which CMD runs, by name or number. Without: the first that is no switch.
     #[arg(long, value_name = "SITE")]
     site: Option<String>,
@@ -113,9 +114,9 @@ pub struct Args {
     /// End CMD after this long, with exit code 124.
     #[arg(long, value_name = "TIME")]
     duration: Option<Duration>,
-    /// Seed of the random losses of a topology. A scenario has its own.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    /// Seed of the random losses of a topology. Without: 1. A scenario has its own.
+    #[arg(long)]
+    seed: Option<u64>,
     /// Create the sites in a user namespace even if this user could create them without one.
     #[arg(long)]
     user_namespace: bool,
@@ -284,14 +285,11 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
         "--set and --trials are for scenarios: {} is a topology",
         args.topology
     );
-    let mut topology = crate::network::load(&args.topology, args.rate)?;
-    let is_used = topology.links().iter().any(|link| link.properties.capacity == args.rate);
-    if !is_used && args.rate != DEFAULT_RATE {
-        tracing::warn!(
-            "--rate {}: changes nothing: each link of {} has its own rate",
-            args.rate,
-            args.topology
-        );
+    let mut topology = crate::network::load(&args.topology, args.rate.unwrap_or(DEFAULT_RATE))?;
+    if let Some(rate) = args.rate
+        && topology.links().iter().all(|link| link.properties.capacity != rate)
+    {
+        tracing::warn!("--rate {rate}: changes nothing: each link of {} has its own rate", args.topology);
     }
     for link in topology.link_ids() {
         let properties = topology.link_properties_mut(link);
@@ -313,7 +311,7 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
         congestion_control: kernel.congestion_control.clone(),
         tcp_buffer_bytes_max: kernel.tcp_buffer,
         dilation: kernel.dilation.unwrap_or_default(),
-        seed: Seed::new(args.seed),
+        seed: Seed::new(args.seed.unwrap_or(1)),
         lateness_p99_max: args.lateness_bound.unwrap_or(default.lateness_p99_max),
         ..default
     };

@@ -20,7 +20,7 @@ use capture::Capture;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -156,7 +156,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         outln!("{}", table::of(&points, &lines.collect::<Vec<_>>()));
     }
     if !quiet && args.trials > 1 && are_all_the_same(&done) {
-        errln!("anabranch: all trials are the same run: the scenario draws nothing at random");
+        errln!(
+            "anabranch: all trials are the same run: nothing that the scenario draws at random changed it"
+        );
     }
     let is_interrupted = interrupted.load(Ordering::Relaxed);
     if let Some(run_dir) = run_dir.filter(|_| !is_interrupted || !done.is_empty()) {
@@ -170,14 +172,11 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
 /// Returns true if each point has several trials with the same events.
 fn are_all_the_same(done: &[Trial]) -> bool {
-    let hash = |trial: &Trial| trial.outcome.network.event_hash.clone();
-    let mut points: BTreeMap<usize, (String, usize, bool)> = BTreeMap::new();
-    for trial in done {
-        let (first, count, is_same) = points.entry(trial.point).or_insert_with(|| (hash(trial), 0, true));
-        *count += 1;
-        *is_same &= *first == trial.outcome.network.event_hash;
-    }
-    !points.is_empty() && points.values().all(|(_, count, is_same)| *count > 1 && *is_same)
+    let is_same = |trials: &[Trial]| {
+        let hash = &trials[0].outcome.network.event_hash;
+        trials.len() > 1 && trials.iter().all(|trial| trial.outcome.network.event_hash == *hash)
+    };
+    !done.is_empty() && done.chunk_by(|a, b| a.point == b.point).all(is_same)
 }
 
 /// Steps of the progress bar for one trial.

@@ -59,7 +59,7 @@ pub struct Report {
     /// Way in which the namespaces were created.
     pub isolation: Isolation,
     /// The congestion control of TCP in the sites, unless a program asks for another. In the run of
-    /// a scenario: the congestion control of its flows.
+    /// a scenario: the congestion control of flows whose workload names none.
     pub congestion_control: String,
     /// Maximum of `lateness_us_p99` at which figures are trusted.
     pub lateness_us_p99_bound: f64,

@@ -1,6 +1,8 @@
 //! A relay of the data plane: one upstream request for each object, whatever the number of viewers.
 //!
-//! A viewer joins an object by its [`Key`]. The first viewer makes the relay ask a parent. Bytes
+//! A viewer joins an object by its [`Key`]. The first viewer makes the relay ask a parent. With
+//! [`RelayConfig::reads_ahead`] a complete playlist makes it ask for the next objects of a new
+//! player, too. Bytes
 //! are sent to all viewers as they arrive. A viewer that joins during the transfer gets the bytes
 //! held, then further bytes. An answer is kept while `Cache-Control` and `Age` permit, within
 //! [`RelayConfig::memory_max`].

@@ -359,7 +359,8 @@ impl ControllerService {
             ("heard", Some(node)) if state.logs_heard(node, self.now()) => {
                 tracing::info!("node {node}: it reports");
             }
-            _ => tracing::debug!("{text}"),
+            (_, Some(node)) => tracing::debug!("node {node}: {text}"),
+            (_, None) => tracing::debug!("{text}"),
         }
         self.add_event(state, kind, node, text);
     }

@@ -37,7 +37,7 @@ pub(crate) fn text(c: &RelayCounts, viewers: usize, unsigned: &UnsignedCounts) -
     count("requests_joined_total", "Requests that found their object under way", c.joins_under_way);
     count("requests_hit_total", "Requests that found their object whole", c.hits);
     count("upstream_requests_total", "Requests to parents", c.upstream_requests);
-    count("read_ahead_total", "Objects requested before any viewer had", c.read_ahead);
+    count("read_ahead_total", "Objects requested before any viewer", c.read_ahead);
     count(
         "upstream_bytes_total",
         "Bytes from parents, copies of doubled requests included",

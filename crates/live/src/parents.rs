@@ -16,6 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 const PROBE_TIME: Duration = Duration::from_millis(250);
 /// Pause between probes of a parent that does not answer.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
+/// Time after which a failure gets a line although an equal line was left out before.
+const UNLOGGED_MAX: Duration = Duration::from_secs(60);
 /// Time for which a parent with another timeline is not asked for that stream.
 const REFUSED_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of streams for which parents are refused.
@@ -98,7 +100,8 @@ impl StaticParents {
 }
 
 /// Asks a parent until it answers. The answer is logged if the failure was.
-async fn probe(parent: std::sync::Weak<Parent>, is_logged: bool) {
+async fn probe(parent: std::sync::Weak<Parent>, mut is_logged: bool) {
+    let began = Instant::now();
     loop {
         // The node may have ended in the meantime.
         let Some(parent) = parent.upgrade() else { return };
@@ -109,6 +112,10 @@ async fn probe(parent: std::sync::Weak<Parent>, is_logged: bool) {
                 tracing::info!("parent {}: answers again", origin.authority());
             }
             return;
+        }
+        if !is_logged && began.elapsed() >= UNLOGGED_MAX {
+            is_logged = true;
+            tracing::warn!("parent {}: no answer for {} s", origin.authority(), UNLOGGED_MAX.as_secs());
         }
         drop(parent);
         sleep(PROBE_PAUSE).await;

@@ -22,6 +22,7 @@ use crate::fleet::Fleet;
 use anabranch_emu::{Emulation, EmulationOptions, LinkState, RATE_MIN};
 use anabranch_live::players::PlayerReport;
 use anabranch_live_proto::play::{JoinTimes, PlayerKind};
+use anabranch_units::stats::percentile;
 use anabranch_units::{BitRate, Duration as Span, LinkId, Seed, SiteId};
 use anyhow::{Context as _, ensure};
 use audience::{Audience, OnInterrupt};
@@ -515,18 +516,14 @@ fn joins(reports: &[PlayerReport]) -> JoinFigures {
         times.sort_by(f64::total_cmp);
         times
     };
-    let nth = |times: &[f64], share: f64| {
-        let at = ((times.len() as f64 * share).ceil() as usize).saturating_sub(1);
-        times.get(at).copied()
-    };
     let joins = sorted(&|join| join.first_byte);
     let gets = sorted(&|join| Some(join.first_byte? - join.requested?));
     JoinFigures {
         joined: joins.len(),
-        join_ms_p50: nth(&joins, 0.5),
-        join_ms_p99: nth(&joins, 0.99),
-        get_ms_p50: nth(&gets, 0.5),
-        get_ms_p99: nth(&gets, 0.99),
+        join_ms_p50: percentile(&joins, 0.5),
+        join_ms_p99: percentile(&joins, 0.99),
+        get_ms_p50: percentile(&gets, 0.5),
+        get_ms_p99: percentile(&gets, 0.99),
     }
 }
 

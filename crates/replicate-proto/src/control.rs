@@ -494,40 +494,61 @@ pub enum FlowSide {
     Received,
 }
 
+/// Data of a file or a directory at one site.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The attempt.
+    pub run: Run,
+    /// Source: length of the file, or of a directory's stream. Destination: length of the
+    /// finished file, or of the stream that its directory has, if it exists.
+    pub length: Option<u64>,
+    /// Destination: existing and verified ranges.
+    pub have: Vec<ByteRange>,
+    /// BLAKE3 of the finished file at a destination, if it already exists; at the source, if it
+    /// is known without reading the file again. Of a directory: the id of its snapshot.
+    pub hash: Option<FileHash>,
+    /// Attributes of the file at the source, or of the finished file.
+    #[serde(default)]
+    pub attributes: Option<Attributes>,
+    /// At a destination of a directory: id of the snapshot to which `have` belongs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arriving: Option<FileHash>,
+    /// At the source of a directory: bytes at the beginning of its stream from which a
+    /// destination learns which of the other bytes it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_bytes: Option<u64>,
+    /// At the source of a directory: entries that it cannot send.
+    #[serde(default, skip_serializing_if = "Unsettled::is_empty")]
+    pub unsettled: Unsettled,
+    /// Of a directory: names that a destination may not keep apart.
+    #[serde(default, skip_serializing_if = "FoldedNames::is_empty")]
+    pub names: FoldedNames,
+}
+
+impl Inventory {
+    /// An inventory of nothing.
+    pub fn new(run: Run) -> Self {
+        Self {
+            run,
+            length: None,
+            have: Vec::new(),
+            hash: None,
+            attributes: None,
+            arriving: None,
+            head_bytes: None,
+            unsettled: Unsettled::default(),
+            names: FoldedNames::default(),
+        }
+    }
+}
+
 /// A message from a site to the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "report")]
 #[non_exhaustive]
 pub enum Report {
     /// Answer to [`Command::Inquire`].
-    Inventory {
-        /// The attempt.
-        run: Run,
-        /// Source: length of the file, or of a directory's stream. Destination: length of the
-        /// finished file, or of the stream that its directory has, if it exists.
-        length: Option<u64>,
-        /// Destination: existing and verified ranges.
-        have: Vec<ByteRange>,
-        /// BLAKE3 of the finished file at a destination, if it already exists; at the source, if it
-        /// is known without reading the file again. Of a directory: the id of its snapshot.
-        hash: Option<FileHash>,
-        /// Attributes of the file at the source, or of the finished file.
-        #[serde(default)]
-        attributes: Option<Attributes>,
-        /// At a destination of a directory: id of the snapshot to which `have` belongs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        arriving: Option<FileHash>,
-        /// At the source of a directory: bytes at the beginning of its stream from which a
-        /// destination learns which of the other bytes it has.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        head_bytes: Option<u64>,
-        /// At the source of a directory: entries that it cannot send.
-        #[serde(default, skip_serializing_if = "Unsettled::is_empty")]
-        unsettled: Unsettled,
-        /// Of a directory: names that a destination may not keep apart.
-        #[serde(default, skip_serializing_if = "FoldedNames::is_empty")]
-        names: FoldedNames,
-    },
+    Inventory(Inventory),
     /// This site's part of the attempt is set up.
     Ready {
         /// The attempt.

@@ -30,7 +30,7 @@ mod transfer;
 mod tests;
 
 use crate::control::{
-    Command, FailureKind, HopSettings, Priority, Report, Run, SiteProgram, Submitter, TransferId,
+    Command, FailureKind, HopSettings, Inventory, Priority, Report, Run, SiteProgram, Submitter, TransferId,
 };
 use crate::msg::SYMBOL_BYTES_MAX;
 use crate::plan::{FlowId, Plan};
@@ -683,7 +683,7 @@ impl Report {
     /// The run of the report.
     pub fn run(&self) -> Run {
         match self {
-            Self::Inventory { run, .. }
+            Self::Inventory(Inventory { run, .. })
             | Self::Ready { run }
             | Self::Progress { run, .. }
             | Self::SourceDone { run, .. }

@@ -2,7 +2,7 @@
 //!
 //! Leaves out: the transport of requests, and retries. Read [`Outbox`].
 
-use crate::control::{Report, Run};
+use crate::control::{Inventory, Report, Run};
 use std::collections::BTreeSet;
 
 /// Maximum number of reports that wait for an unreachable controller.
@@ -36,7 +36,7 @@ impl Outbox {
     pub fn next(&self) -> &[Report] {
         let mut ranges = 0;
         let fits = self.waiting.iter().take(REPORTS_TOGETHER_MAX).take_while(|report| {
-            if let Report::Inventory { have, .. } | Report::SinkDone { have, .. } = report {
+            if let Report::Inventory(Inventory { have, .. }) | Report::SinkDone { have, .. } = report {
                 ranges += have.len();
             }
             ranges <= RANGES_TOGETHER_MAX

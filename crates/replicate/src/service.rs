@@ -20,7 +20,7 @@ use anabranch_net::tls::{PeerIdentity, stranger};
 use anabranch_pieces::name::{NameError, directory, normal};
 use anabranch_pieces::{Attributes, ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    Command, DirectoryRules, FailureKind, Finish, FoldedNames, Report, Run, SiteProgram, Submitter, Unsettled,
+    Command, DirectoryRules, FailureKind, Finish, Inventory, Report, Run, SiteProgram, Submitter,
 };
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY, transfer_of};
 use anabranch_replicate_proto::msg::{Hello, HelloReply};
@@ -443,22 +443,12 @@ impl Service {
             }
             if is_source {
                 let (_, found) = self.source(name)?;
-                let known = lock(&self.hashes).get(&hash_key(&found)).copied();
-                let (length, attributes) = (Some(found.len()), Some(attributes(&found)));
-                let (have, arriving, head_bytes) = (vec![], None, None);
-                let hash = known;
-                let unsettled = Unsettled::default();
-                return Ok(Report::Inventory {
-                    run,
-                    length,
-                    have,
-                    hash,
-                    attributes,
-                    arriving,
-                    head_bytes,
-                    unsettled,
-                    names: FoldedNames::default(),
-                });
+                return Ok(Report::Inventory(Inventory {
+                    length: Some(found.len()),
+                    hash: lock(&self.hashes).get(&hash_key(&found)).copied(),
+                    attributes: Some(attributes(&found)),
+                    ..Inventory::new(run)
+                }));
             }
             if directory(name).is_some() {
                 return self.inquire_directory(run, &self.name(name)?, submitter, rules);
@@ -476,19 +466,7 @@ impl Service {
                 Some(file) => lock(&file).have().ranges().to_vec(),
                 None => vec![],
             };
-            let (arriving, head_bytes, unsettled) = (None, None, Unsettled::default());
-            let names = FoldedNames::default();
-            Ok(Report::Inventory {
-                run,
-                length,
-                have,
-                hash,
-                attributes,
-                arriving,
-                head_bytes,
-                unsettled,
-                names,
-            })
+            Ok(Report::Inventory(Inventory { length, have, hash, attributes, ..Inventory::new(run) }))
         };
         let kind = if is_source { FailureKind::Unreadable } else { FailureKind::Unwritable };
         looked().unwrap_or_else(|error| failed(run, kind, &error))

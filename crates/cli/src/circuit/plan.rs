@@ -8,6 +8,7 @@ mod job;
 mod picture;
 
 use crate::exit::OrUsage as _;
+use crate::formats::size;
 use anabranch_circuit_proto::job::Failures;
 use anabranch_circuit_proto::table::{self, Table};
 use anabranch_circuit_proto::{Kind, Plan, Timing, bound};
@@ -151,9 +152,9 @@ impl Answer {
         let shown = if compares { self.comparison() } else { self.days() };
         format!(
             "{shown}\n\ndemand {} between {} racks; no days of one switch serve more than {} in a week",
-            decimal(self.demand_bytes),
+            size(ByteCount::new(self.demand_bytes)),
             self.racks,
-            decimal(self.bound_bytes)
+            size(ByteCount::new(self.bound_bytes))
         )
     }
 
@@ -173,7 +174,7 @@ impl Answer {
             rows.add_row([
                 plan.scheduler.to_owned(),
                 plan.days.len().to_string(),
-                decimal(plan.served_bytes),
+                size(ByteCount::new(plan.served_bytes)).to_string(),
                 share(plan.served_bytes, self.demand_bytes),
                 share(plan.served_bytes, plan.bound_bytes),
                 plan.about.to_owned(),
@@ -198,7 +199,7 @@ impl Answer {
             rows.trim_fmt(),
             plan.scheduler,
             Duration::from_ns(plan.length_ns),
-            decimal(plan.served_bytes),
+            size(ByteCount::new(plan.served_bytes)),
             share(plan.served_bytes, self.demand_bytes),
             share(plan.served_bytes, plan.bound_bytes),
         )
@@ -224,18 +225,6 @@ impl PlanView {
     }
 }
 
-/// Formats a size with a decimal prefix, as tables of demand have it.
-fn decimal(bytes: u64) -> String {
-    let (unit, name) = match bytes {
-        0..1_000 => (1, "B"),
-        1_000..1_000_000 => (1_000, "kB"),
-        1_000_000..1_000_000_000 => (1_000_000, "MB"),
-        _ => (1_000_000_000, "GB"),
-    };
-    let text = format!("{:.3}", bytes as f64 / f64::from(unit));
-    format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
 /// Formats a share in percent. If `whole` is 0, the share is 100 %.
 fn share(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
@@ -250,16 +239,4 @@ fn columns(header: &[&str], right: &[usize]) -> comfy_table::Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
-}
-
-#[cfg(test)]
-mod tests {
-    use super::decimal;
-
-    #[test]
-    fn sizes_have_the_prefixes_of_the_demand_table() {
-        let shown = [999, 1_000, 64_400_000, 1_000_000_000].map(decimal);
-        assert_eq!(shown, ["999 B", "1 kB", "64.4 MB", "1 GB"]);
-        assert_eq!(decimal(0), "0 B");
-    }
 }

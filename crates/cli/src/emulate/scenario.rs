@@ -132,18 +132,18 @@ fn verdict(emulated: &anabranch_emu::scenario::EmulationFigures, trial: u64) -> 
     }
 }
 
-/// Summary of a run: dilation, lateness and kernel.
+/// Summary of a run: dilation, lateness as a share of a day, and kernel.
 fn said(emulated: &anabranch_emu::scenario::EmulationFigures) -> String {
     let dilated = &emulated.dilated;
-    let day = dilated.lateness_day_share.map(|share| format!(", {:.2} % of a day", share * 100.0));
+    let day =
+        dilated.lateness_day_share.map(|share| format!("; lateness p99 {:.2} % of a day", share * 100.0));
     let own = match &dilated.unstretched[..] {
         [] => String::new(),
         own => format!("; clocks not stretched: {}", own.join(", ")),
     };
     format!(
-        "dilation {}: lateness p99 {:.2} us{}; congestion control {}{own}",
+        "dilation {}{}; congestion control {}{own}",
         dilated.dilation,
-        emulated.lateness_us_p99,
         day.unwrap_or_default(),
         emulated.congestion_control,
     )
@@ -270,6 +270,8 @@ fn load(args: &Args) -> anyhow::Result<Vec<SweepPoint>> {
         args.loss.is_none() && args.queue.is_none(),
         "--loss and --queue are for topologies: --set network.loss_ppm and network.queue"
     );
+    ensure_usage!(args.rate.is_none(), "--rate is for topologies: --set network.rate");
+    ensure_usage!(args.seed.is_none(), "--seed is for topologies: --set seed");
     ensure_usage!(
         args.kernel.mtu.is_none(),
         "--mtu is for topologies: --set transport.mss and transport.header_bytes, whose sum is the largest packet"

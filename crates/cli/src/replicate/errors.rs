@@ -48,7 +48,7 @@ fn of_destination(d: &DestinationView) -> String {
     }
     match &d.verdict {
         // No list names entries that the source left out.
-        Some(Verdict::Conflict { reason }) if all == 0 => add("conflict", reason),
+        Some(Verdict::Conflict { reason }) if all == 0 => add("source", reason),
         Some(verdict) if verdict.is_delivered() => {}
         Some(verdict) => add("failed", verdict.reason().unwrap_or_default()),
         None => add("failed", "the transfer ended before"),

@@ -10,7 +10,7 @@
 
 mod misdeeds;
 
-use crate::net::{PATIENCE, anabranch, noise, skip};
+use crate::net::{PATIENCE, anabranch, noise, peak_bytes, skip};
 use anabranch_graph::Topology;
 use anabranch_graph::file::{Defaults, load};
 use anabranch_net::identity::Identity;
@@ -21,7 +21,7 @@ use anabranch_pieces::GenerationHash;
 use anabranch_replicate::wire::{DestinationRequest, LinkAddress, SubmitRequest};
 use anabranch_replicate::{Client, SiteLink};
 use anabranch_replicate_proto::control::{
-    Command, FoldedNames, OutgoingSpec, Report, Run, SiteProgram, TransferId, Unsettled,
+    Command, FoldedNames, Inventory, OutgoingSpec, Report, Run, SiteProgram, TransferId, Unsettled,
 };
 use anabranch_replicate_proto::coordinator::SchemeChoice;
 use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
@@ -151,11 +151,7 @@ impl World {
 
     /// Peak memory of a process since its start.
     fn peak(&self, who: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemons[who].id()));
-        let status = status.unwrap_or_else(|e| panic!("{who} has died: {e}"));
-        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-        let kib = line.unwrap_or_else(|| panic!("{who} has died")).trim().trim_end_matches(" kB");
-        kib.trim().parse::<u64>().expect("a number") * 1024
+        peak_bytes(&self.daemons[who])
     }
 
     fn show(&self, after: &str) {
@@ -225,7 +221,7 @@ impl Actor {
                     let report = match command {
                         Command::Inquire { run, is_source, .. } => {
                             let length = is_source.then_some(CLAIMED);
-                            Report::Inventory {
+                            Report::Inventory(Inventory {
                                 run,
                                 length,
                                 have: vec![],
@@ -235,7 +231,7 @@ impl Actor {
                                 head_bytes: None,
                                 unsettled: Unsettled::default(),
                                 names: FoldedNames::default(),
-                            }
+                            })
                         }
                         Command::Install { program } => {
                             let run = program.run;

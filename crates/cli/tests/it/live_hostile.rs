@@ -10,7 +10,7 @@
 mod nodes;
 mod strangers;
 
-use crate::net::{PATIENCE, anabranch};
+use crate::net::{PATIENCE, anabranch, peak_bytes, raise_open_files};
 use anabranch_http::origin::Origin;
 use anabranch_live::SYSTEM;
 use anabranch_live::description::{Description, Layout};
@@ -96,9 +96,7 @@ fn description(addresses: &BTreeMap<String, SocketAddr>) -> String {
 impl World {
     /// Starts all daemons, and waits until each listens.
     fn start() -> Self {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("up to the hard limit");
+        raise_open_files();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let names = ["controller", "london", "paris", "mallory", "rome", "oscar"];
         let controls = ["london-control", "paris-control", "mallory-control"];
@@ -181,11 +179,7 @@ impl World {
 
     /// Peak memory of a process since its start.
     fn peak(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemons[name].id()));
-        let status = status.unwrap_or_else(|error| panic!("{name} has ended: {error}"));
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.unwrap_or_else(|| panic!("{name} has ended")).trim().trim_end_matches(" kB");
-        kib.trim().parse::<u64>().expect("a number") * 1024
+        peak_bytes(&self.daemons[name])
     }
 
     /// Waits until the honest viewer has received two further parts.
@@ -264,7 +258,8 @@ async fn watch(url: String, parts: Arc<AtomicU64>) {
     }
 }
 
-/// Each kind of attack must reach its target: lengths and statuses are asserted beside the attack.
+/// Attacks with a determined answer assert it. Floods of frames, long reports and noise may be
+/// refused at any byte, so only their effect on memory, log and viewer is asserted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_parties_fill_no_memory_and_no_log() {
     let world = World::start();

@@ -24,6 +24,21 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Name of the controller among the daemons.
 pub const CONTROLLER: &str = "controller";
 
+/// Peak memory of a process since its start, in bytes.
+pub fn peak_bytes(child: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+    let status = status.expect("the process is not reaped");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the process lives");
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1_024
+}
+
+/// Raises this process's limit of open files to the hard limit.
+pub fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the hard limit");
+}
+
 /// A topology: two sites, and a cable between them.
 pub const TWO: &str = r#"
 name = "two"

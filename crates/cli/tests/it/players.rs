@@ -5,7 +5,7 @@
 //! honest players from a fourth address. Each malicious connection is reopened a second after it
 //! was closed. Read [`StrangerBehaviour`] and [`Port::serves_beside`] first.
 
-use crate::net::PATIENCE;
+use crate::net::{PATIENCE, peak_bytes};
 use crate::silent::{World, block_on, free_address};
 use anabranch_broker::wire::{
     Bids, Clients, ClientsRequest, ClusterBid, NetworkMessage, PlaceClients, ShareBids,
@@ -181,10 +181,7 @@ impl Port {
 
     /// Peak memory of the broker since its start.
     fn peak_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.world.daemons[0].id()));
-        let status = status.expect("the broker lives");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel tells");
-        line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") * 1_024
+        peak_bytes(&self.world.daemons[0])
     }
 }
 

@@ -6,7 +6,7 @@
 //! connections are open from four addresses, among them the client's own. A silent connection is
 //! reopened as soon as it is closed. Read [`Flood`] and [`served_all_the_same`] first.
 
-use crate::net::{PATIENCE, TWO, noise};
+use crate::net::{PATIENCE, TWO, noise, raise_open_files};
 use crate::{anabranch, text};
 use anabranch_net::identity::Identity;
 use anabranch_net::keys::{Role, System};
@@ -47,9 +47,7 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("up to the hard limit");
+        raise_open_files();
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self { folder, daemons: Vec::new(), _alone: alone }
     }

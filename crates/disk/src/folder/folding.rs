@@ -138,7 +138,7 @@ mod tests {
         std::fs::create_dir(&flagged).expect("it can be made");
         let set = Command::new("chattr").arg("+F").arg(&flagged).output();
         if !set.as_ref().is_ok_and(|set| set.status.success()) {
-            return anabranch_testing::skip::skip(&format!("chattr +F: {set:?}"));
+            return anabranch_testing::skip::skip("this file system has no folders that fold case");
         }
         let folder = Folder::open(around.path(), Links::Refused).expect("it is there");
         for name in ["flagged", "flagged/new", "flagged/a/new"] {

@@ -30,3 +30,17 @@ pub(super) fn refused(control: &str, error: Errno) -> ScenarioError {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn missing_congestion_control_is_refused_with_its_remedy() {
+        let refused = check("nosuch").expect_err("no kernel has it").to_string();
+        let is_whole =
+            refused.contains("congestion control nosuch") && refused.contains("modprobe tcp_nosuch");
+        assert!(is_whole, "{refused}");
+        check("reno").expect("each kernel has it");
+    }
+}

@@ -26,9 +26,6 @@ pub const TRANSFERS_MAX: usize = 4_096;
 pub const SLOW_PERCENT: u64 = 105;
 /// Age up to which a transfer never counts as slow: several round trips.
 const GRACE: Duration = Duration::from_ms(150);
-/// Time for which an observation of a slow transfer holds while no transfer can be judged. The next
-/// transfer of the same stream is judged within this time.
-const SLOW_MEMORY: Duration = Duration::from_ms(300);
 /// Interval of the checks of all transfers.
 const TICK: Duration = Duration::from_ms(100);
 /// Delay of a check above which its window is discarded.
@@ -214,22 +211,22 @@ impl CapacityEstimator {
         }
     }
 
-    /// Looks for a slow transfer. If all transfers are too young to judge, the last observation is
-    /// kept for [`SLOW_MEMORY`]. A fast transfer contradicts it only if it needed as much: a full
-    /// link that is shared equally serves streams of low bitrates fast.
+    /// Looks for a slow transfer. Without one, the last observation is kept for twice [`GRACE`],
+    /// unless a transfer of at least its bitrate was fast: a full link that is shared equally
+    /// serves streams of low bitrates fast.
     fn look(&mut self, now: Instant) -> Option<(Instant, BitRate)> {
         let slow_end = std::mem::take(&mut self.window.slow_end);
         let fast_end = std::mem::take(&mut self.window.fast_end);
-        let mut transfers = self.transfers.values();
-        let slow =
-            transfers.clone().filter(|transfer| transfer.is_slow(now)).map(|transfer| transfer.bitrate);
-        if let Some(bitrate) = slow.chain(slow_end).min() {
+        let slow = self.transfers.values().filter(|transfer| transfer.is_slow(now));
+        if let Some(bitrate) = slow.map(|transfer| transfer.bitrate).chain(slow_end).min() {
             return Some((now, bitrate));
         }
-        let is_young = |transfer: &Transfer| now.saturating_since(transfer.since) <= GRACE;
-        let is_recent = |at: Instant, bitrate| now <= at + SLOW_MEMORY && fast_end < Some(bitrate);
-        let is_open = !self.transfers.is_empty() && transfers.all(is_young);
-        self.slow.filter(|(at, bitrate)| is_open && is_recent(*at, *bitrate))
+        let (at, bitrate) = self.slow?;
+        let is_fast =
+            |transfer: &Transfer| now.saturating_since(transfer.since) > GRACE && transfer.bitrate >= bitrate;
+        let is_contradicted = fast_end >= Some(bitrate) || self.transfers.values().any(is_fast);
+        let is_kept = now <= at + GRACE * 2 && !self.transfers.is_empty() && !is_contradicted;
+        is_kept.then_some((at, bitrate))
     }
 
     fn tick(&mut self, now: Instant) {

@@ -65,12 +65,14 @@ impl Listing {
         let mut dates_us = Vec::with_capacity(playlist.segments.len() + 1);
         let mut next = None;
         for segment in &playlist.segments {
-            let begin = segment.head.date.map(|date| date.as_unix_ms() * 1_000).or(next);
+            let continued = next.filter(|_| !segment.head.is_discontinuous);
+            let begin = segment.head.date.map(|date| date.as_unix_ms() * 1_000).or(continued);
             dates_us.push(begin);
             next = begin.map(|begin| begin.saturating_add(segment.duration.as_us()));
         }
-        let open_date = playlist.open.as_ref().and_then(|open| open.head.date);
-        dates_us.push(open_date.map(|date| date.as_unix_ms() * 1_000).or(next));
+        let open = playlist.open.as_ref().map(|open| &open.head);
+        let continued = next.filter(|_| open.is_none_or(|head| !head.is_discontinuous));
+        dates_us.push(open.and_then(|head| head.date).map(|date| date.as_unix_ms() * 1_000).or(continued));
         let has_parts = playlist.open.is_some()
             || !playlist.preload_hints.is_empty()
             || playlist.segments.iter().any(|segment| !segment.parts.is_empty());

@@ -10,6 +10,14 @@ use bytes::Bytes;
 use std::sync::Arc;
 
 impl Relay {
+    /// Begins the first upstream requests of an object: two on a doubled node.
+    pub(super) fn begin_fetch(&mut self, now: Instant, id: ObjectId) {
+        self.begin_leg(now, id);
+        if self.config.is_doubled {
+            self.begin_leg(now, id);
+        }
+    }
+
     /// Begins one more upstream request for an object.
     pub(super) fn begin_leg(&mut self, now: Instant, id: ObjectId) {
         let leg = LegId(self.number());
@@ -392,13 +400,14 @@ impl Relay {
         let object = self.objects.get_mut(&id).expect("it was added");
         (object.idle_since, object.depth) = (Some(now), depth);
         self.counts.read_ahead += 1;
-        self.begin_leg(now, id);
+        self.begin_fetch(now, id);
         self.arm(id);
     }
 }
 
 /// Keys of the objects that a new player requests after a complete playlist. Empty for other
-/// objects, and for a reload by a player that knows the stream.
+/// objects and for blocking reloads. A reload without directives looks like a new player's
+/// request, so its part may be fetched in vain.
 fn opening(object: &mut Object) -> Vec<Key> {
     let is_ok = object.head.as_ref().is_some_and(|head| head.status == 200);
     let is_followed = object.key.is_playlist() && !object.key.is_blocking() && object.depth < DEPTH_MAX;

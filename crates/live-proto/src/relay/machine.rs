@@ -31,7 +31,8 @@ pub struct RelayConfig {
     /// Whether each object is requested from two parents at once. The first copy of each byte
     /// counts.
     pub is_doubled: bool,
-    /// Time from the departure of the last viewer until the upstream request is cancelled.
+    /// Time without viewers until an upstream request is cancelled: since the departure of the
+    /// last viewer, or since the request if the relay reads ahead.
     pub linger: Duration,
     /// Time for which a failure is returned to new viewers without another request.
     pub failure_time: Duration,
@@ -95,7 +96,7 @@ pub struct RelayCounts {
     pub joins_under_way: u64,
     /// Number of viewers' requests for a complete object.
     pub hits: u64,
-    /// Number of objects requested before any viewer has.
+    /// Number of objects requested before any viewer.
     pub read_ahead: u64,
     /// Number of requests sent to parents.
     pub upstream_requests: u64,

@@ -108,7 +108,8 @@ pub(super) struct Object {
     pub(super) body: Body,
     pub(super) state: ObjectState,
     pub(super) viewers: Vec<ViewerId>,
-    /// Time at which the last viewer left. `None` while there are viewers.
+    /// Time at which the last viewer left, or at which the relay read the object ahead. `None`
+    /// while there are viewers.
     pub(super) idle_since: Option<Instant>,
     pub(super) fresh_until: Instant,
     /// Whether new viewers of the key join this object.

@@ -113,10 +113,7 @@ impl Relay {
         self.counts.joins += 1;
         let viewer = self.add_viewer(id, range.map(|range| (range, if_range)));
         if found.is_none() {
-            self.begin_leg(now, id);
-            if self.config.is_doubled {
-                self.begin_leg(now, id);
-            }
+            self.begin_fetch(now, id);
         }
         self.arm(id);
         Ok(viewer)

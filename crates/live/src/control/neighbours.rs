@@ -142,9 +142,10 @@ pub(super) async fn follow_parent(shared: Arc<Shared>, parent: NodeId) {
             continue;
         }
         if let Err(error) = talk_to_parent(&shared, parent, &mut is_news).await
-            && std::mem::replace(&mut is_news, false)
+            && is_news
         {
-            refusals.note(None, &format!("parent {}: {}", shared.name(parent), cause(&error)));
+            let line = format!("parent {}: {}", shared.name(parent), cause(&error));
+            is_news = !refusals.tell(None, &line);
         }
         sleep(RECONNECT_PAUSE).await;
     }

@@ -240,7 +240,7 @@ fn bad_credential_files_are_named_with_the_fault() {
     for system in System::all() {
         let files = CredentialFiles::in_set(Path::new("/nowhere"), system, Role::Site, "a");
         let said = text(Credentials::load(&files));
-        assert!(said.contains(&format!("make keys (`anabranch {} keys", system.word())), "{said}");
+        assert!(said.contains(&format!("make keys (`{}`)", system.keys_command())), "{said}");
     }
 }
 

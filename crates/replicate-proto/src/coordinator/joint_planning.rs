@@ -10,8 +10,9 @@
 //! [`JointConfig::gain_min`], or the sum of rates gains that much and the smallest rate does not
 //! fall. Second, each running transfer still needs [`JointConfig::left_min`]. The transfers are
 //! then stopped, and all are planned at once when their sites have reported their data. The gain is
-//! computed when a transfer starts or ends, and when a measured capacity changes. A transfer that
-//! was planned again keeps its plan for some time ([`JointConfig::again_min`]), and a
+//! computed when a transfer starts or ends, when a measured capacity changes, and when a transfer
+//! may leave a new plan. A transfer that was planned again keeps its plan for some time
+//! ([`JointConfig::again_min`]), and a
 //! store-and-forward attempt keeps its plan to its end.
 //!
 //! A joint plan is valid only if no transfer exceeds its share, so each source limits its rate to
@@ -51,7 +52,8 @@ pub(super) struct RunningDemand {
     pub plan: Plan,
     pub ceiling: Option<BitRate>,
     pub left: ByteCount,
-    /// End of the time in which it keeps its plan; `None` once this time is past.
+    /// End of the time in which it keeps its plan. `None` if it was not planned again, or if this
+    /// time is past.
     pub keeps_until: Option<Instant>,
 }
 
@@ -104,8 +106,7 @@ impl<P: Planner> Coordinator<P> {
             let rate_of = |at: usize| keep.rates[waiting.len() + at];
             let (moved, kept): (Vec<_>, Vec<_>) = busy.iter().enumerate().partition(|(at, b)| {
                 let rate = rate_of(*at);
-                // Relays of a store-and-forward plan would lose the flows that they have stored.
-                // With a new plan every few seconds, the transfer would never end.
+                // A switch loses all flows that relays of a store-and-forward plan have stored.
                 !b.plan.store_and_forward
                     && b.keeps_until.is_none()
                     && rate.as_bps() > 0

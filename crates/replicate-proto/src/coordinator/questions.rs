@@ -8,7 +8,7 @@ use super::{
     Command, CoordinatorConfig, FullSlots, Outbox, Run, SiteId, SiteState, SlotLimits, SubmitError,
     Submitter, TransferId, TransferRequest, one_line,
 };
-use crate::control::{DirectoryRules, Report};
+use crate::control::{DirectoryRules, Inventory, Report};
 use anabranch_graph::Topology;
 use anabranch_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
@@ -126,8 +126,8 @@ impl Questions {
         let Some(question) = self.open.get(&id).filter(|q| q.source == site) else { return false };
         let name = &topology.site(site).name;
         let answer = match report {
-            Report::Inventory { length: Some(length), .. } => Ok(*length),
-            Report::Inventory { length: None, .. } => {
+            Report::Inventory(Inventory { length: Some(length), .. }) => Ok(*length),
+            Report::Inventory(Inventory { length: None, .. }) => {
                 Err(format!("site {name} did not say the length of {}", question.path))
             }
             Report::Failed { reason, .. } => Err(format!("{name}: {}", one_line(reason))),

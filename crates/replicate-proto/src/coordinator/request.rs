@@ -7,6 +7,7 @@ use crate::control::{DirectoryRules, HopSettings, Submitter, TransferId};
 #[cfg(doc)]
 use crate::plan::Scheme;
 use anabranch_pieces::name::{NameError, directory, normal_entry};
+use anabranch_sets::publication::BACKUP_OF_SNAPSHOT;
 use anabranch_units::text::printable;
 use anabranch_units::{BitRate, Duration, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
@@ -618,9 +619,7 @@ impl std::fmt::Display for SubmitError {
                 printable(backup),
                 printable(path)
             ),
-            Self::BackupOfSnapshot => {
-                write!(f, "--backup with --publish snapshot: --keep keeps the old snapshots: leave one out")
-            }
+            Self::BackupOfSnapshot => f.write_str(BACKUP_OF_SNAPSHOT),
             Self::FillWith { what } => write!(
                 f,
                 "fill with {what}: fill takes only capacity that bulk flows leave: leave out fill or {what}"

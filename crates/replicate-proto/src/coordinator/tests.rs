@@ -3,6 +3,7 @@
 mod attach;
 mod digests;
 mod directories;
+mod filling;
 mod limits;
 mod questions;
 mod room;
@@ -10,7 +11,9 @@ mod slow;
 mod world;
 
 use super::*;
-use crate::control::{Attempt, FlowDigest, FlowProgress, FlowSide, FoldedNames, Priority, Unsettled};
+use crate::control::{
+    Attempt, FlowDigest, FlowProgress, FlowSide, FoldedNames, Inventory, Priority, Unsettled,
+};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::ByteRange;
@@ -116,91 +119,6 @@ fn an_empty_file_arrives() {
     let id = w.submit(request(0, &[3]));
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
     assert!(w.sites[3].finished);
-}
-
-/// A running transfer with filling flows, and a site that relays only filling flows.
-fn filling(prepare: impl Fn(&mut World, SiteId)) -> (World, TransferId, SiteId) {
-    let mut w = World::new(internet2());
-    w.length = 20_000_000;
-    let asked = TransferRequest { fill: true, ..request(0, &[5, 8]) };
-    let topology = w.coordinator.topology().clone();
-    let plan = filled_plan(&PlanRequest {
-        topology: &topology,
-        source: SiteId(0),
-        destinations: &[SiteId(5), SiteId(8)],
-        avoid_sites: &[],
-        avoid_links: &[],
-        scheme: SchemeChoice::Auto,
-        fill: true,
-    });
-    let plan = plan.expect("there is a plan");
-    plan.check(&topology).expect("a good plan");
-    let touches = |site: SiteId, fills: bool| {
-        let own = plan.flows.iter().filter(|f| plan.fills(f) == fills).map(|f| topology.link(f.link));
-        own.into_iter().any(|l| l.from == site || l.to == site)
-    };
-    let relay = topology.site_ids().find(|s| touches(*s, true) && !touches(*s, false));
-    let relay = relay.expect("the paths leave sites to those who fill");
-    prepare(&mut w, relay);
-    let id = w.submit(asked);
-    w.run_for(Duration::from_secs(2));
-    (w, id, relay)
-}
-
-#[test]
-fn fill_is_in_the_programs_at_lowest_priority() {
-    let (w, id, relay) = filling(|_, _| {});
-    let plan = w.coordinator.plan(id).expect("it runs");
-    assert!(w.sites[relay.index()].program.is_some());
-    for program in w.sites.iter().filter_map(|s| s.program.as_ref()) {
-        for (group, planned) in program.groups.iter().zip(&plan.groups) {
-            assert_eq!((group.fills, group.filled), (planned.fills, planned.fills.is_none()));
-            assert_eq!(group.work, whole_of(w.length));
-        }
-        for o in &program.outgoing {
-            let fills = plan.groups[usize::from(o.group)].fills.is_some();
-            assert_eq!(o.hop.priority, if fills { Priority::Fill } else { Priority::Bulk });
-        }
-        assert!(crate::site::Site::<anabranch_endpoint::Len>::new(program).is_ok());
-    }
-}
-
-#[test]
-fn failed_relay_of_only_fill_does_not_stop_attempt() {
-    let deaf = filling(|w, relay| w.sites[relay.index()].deaf = true);
-    let refusing = filling(|w, relay| w.sites[relay.index()].refuses = true);
-    let (mut killed, id, relay) = filling(|_, _| {});
-    killed.kill(relay);
-    for (mut w, id, _) in [deaf, refusing, (killed, id, relay)] {
-        let status = w.run_to_end(id);
-        assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 1));
-        assert_eq!(status.suspects, []);
-    }
-}
-
-#[test]
-fn broken_filling_hop_does_not_stop_the_attempt() {
-    let (mut w, id, _) = filling(|_, _| {});
-    let plan = w.coordinator.plan(id).expect("it runs").clone();
-    let run = Run { transfer: id, attempt: Attempt(1) };
-    for (i, flow) in plan.flows.iter().enumerate().filter(|(_, f)| plan.fills(f)) {
-        let link = w.coordinator.topology().link(flow.link).clone();
-        let reason = "reset".to_owned();
-        w.report(
-            link.from,
-            Report::HopFailed { run, flow: FlowId(i as u32), peer: link.to, unconnected: false, reason },
-        );
-    }
-    let status = w.run_to_end(id);
-    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 1));
-}
-
-#[test]
-fn site_refusing_fill_gets_a_program_without_fill() {
-    let (mut w, id, _) = filling(|w, _| w.sites[5].refuses_fill = true);
-    let status = w.run_to_end(id);
-    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
-    assert!(w.coordinator.plan(id).expect("the last one is kept").groups.iter().all(|g| g.fills.is_none()));
 }
 
 #[test]
@@ -486,90 +404,6 @@ fn source_is_asked_for_an_unreported_hash() {
 }
 
 #[test]
-fn slow_destination_is_postponed() {
-    let mut w = World::new(internet2());
-    w.length = 100_000_000;
-    w.sites[8].slow_divisor = 10;
-    let id = w.submit(request(0, &[5, 8]));
-    while !w.seen(|e| matches!(e, EventKind::Verdict { .. })) {
-        w.tick();
-        assert!(w.now.as_secs_f64() < 100.0, "without the slow one it takes 40 s, with it 400");
-    }
-    let words = |reason: &str| {
-        reason.starts_with("s8 writes ") && reason.ends_with("to the others first, s8 after them")
-    };
-    assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(8), reason } if words(reason))));
-    assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })), "nothing failed");
-    let status = w.coordinator.status(id).expect("it is remembered");
-    assert_eq!(verdict(&status, 5), &Verdict::Done);
-    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
-}
-
-/// #17: of two equal disks, both slower than the plan, the disk that lagged for five seconds was
-/// postponed.
-#[test]
-fn equally_slow_destinations_are_not_postponed() {
-    for round in 0..60u64 {
-        let mut random = Seed::new(round).stream("equals", 0);
-        let destinations = 2 + random.below(3) as u16;
-        let cables: Vec<_> = (1..=destinations).map(|d| (0, d)).collect();
-        let mut w = World::new(topology(usize::from(destinations) + 1, &cables));
-        w.length = 1_000_000_000;
-        let id = w.submit(request(0, &(1..=destinations).collect::<Vec<_>>()));
-        while !matches!(w.coordinator.status(id).expect("it is remembered").phase, PhaseName::Running) {
-            w.tick();
-        }
-        let run = Run { transfer: id, attempt: Attempt(1) };
-        // Percentage of the time in which a disk delays the flows, at different moments.
-        let often = random.below(101);
-        let mut share = |of: u64| if random.below(100) < of { 0.9 } else { 0.1 };
-        for i in 1..240u64 {
-            w.now += Duration::from_ms(500);
-            let (disk, way) = (round % 2 == 0, round % 3 == 0);
-            for site in 1..=destinations {
-                let sink_stalled = if disk { share(often) } else { 0.0 };
-                let progress = Report::Progress {
-                    run,
-                    verified_bytes: i * 10_000,
-                    sink_stalled,
-                    flows: vec![],
-                    arrivals: vec![],
-                };
-                w.report(SiteId(site), progress);
-            }
-            let flows = (0..u32::from(destinations)).map(|flow| FlowProgress {
-                flow: FlowId(flow),
-                sent_bytes: i * 10_000,
-                blocked: if way { share(often) } else { 0.1 },
-                congestion_control: None,
-            });
-            let flows = flows.collect();
-            w.report(
-                SiteId(0),
-                Report::Progress { run, verified_bytes: 0, sink_stalled: 0.0, flows, arrivals: vec![] },
-            );
-        }
-        let put_aside = w.events.iter().find(|e| matches!(e.kind, EventKind::Postponed { .. }));
-        assert_eq!(put_aside, None, "round {round}: each is slow in {often} % of the time");
-    }
-}
-
-/// #17: two equally slow destinations next to a fast one are both postponed, and then served
-/// together.
-#[test]
-fn two_slow_destinations_do_not_delay_a_fast_one() {
-    let mut w = World::new(internet2());
-    w.length = 100_000_000;
-    (w.sites[7].slow_divisor, w.sites[8].slow_divisor) = (10, 10);
-    let id = w.submit(request(0, &[5, 7, 8]));
-    while !w.seen(|e| matches!(e, EventKind::Verdict { site: SiteId(5), .. })) {
-        w.tick();
-        assert!(w.now.as_secs_f64() < 100.0, "without the slow ones it takes 40 s, with them 400");
-    }
-    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
-}
-
-#[test]
 fn restarted_controller_completes_running_transfers() {
     let mut w = World::new(internet2());
     w.length = 20_000_000;
@@ -789,7 +623,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
             let (n, flow) = (random.below(20), FlowId(random.below(20) as u32));
             let range = ByteRange { start: random.next_u64(), end: random.next_u64() };
             let report = match random.below(11) {
-                0 => Report::Inventory {
+                0 => Report::Inventory(Inventory {
                     run,
                     length: Some(n),
                     have: vec![range],
@@ -799,7 +633,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
                     head_bytes: Some(n / 2),
                     unsettled: Unsettled { ranges: vec![range], left_out: None },
                     names: FoldedNames::default(),
-                },
+                }),
                 1 => Report::Ready { run },
                 2 => Report::Progress {
                     run,

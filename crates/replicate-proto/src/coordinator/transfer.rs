@@ -120,7 +120,7 @@ pub(super) struct Transfer {
     planned_with: Vec<TransferId>,
     /// Last time at which an attempt was stopped to plan the transfer again, and number of such
     /// stops.
-    moved: Option<(Instant, u32)>,
+    replanned: Option<(Instant, u32)>,
     last_trouble: Option<String>,
     /// Text of the last announced wait: the sites and the reasons.
     last_waiting: Option<String>,
@@ -464,7 +464,7 @@ impl Transfer {
             last_plan: None,
             wider_plan: None,
             planned_with: Vec::new(),
-            moved: None,
+            replanned: None,
             last_trouble: None,
             last_waiting: None,
             crowded: BTreeMap::new(),

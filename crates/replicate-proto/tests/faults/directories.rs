@@ -15,7 +15,7 @@ use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::directory;
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    FailureKind, Finish, FoldedNames, Report, Run, SiteProgram, TransferId, Unsettled,
+    FailureKind, Finish, FoldedNames, Inventory, Report, Run, SiteProgram, TransferId, Unsettled,
 };
 use anabranch_replicate_proto::coordinator::TransferRequest;
 use anabranch_units::{Duration, RandomStream, Seed, SiteId};
@@ -257,7 +257,7 @@ impl World {
 
     pub fn inquire_source(&mut self, site: usize, run: Run, source: &str) -> Report {
         let snapshot = self.stream_of(site, source, run.transfer);
-        Report::Inventory {
+        Report::Inventory(Inventory {
             run,
             length: Some(snapshot.head.length()),
             have: vec![],
@@ -267,7 +267,7 @@ impl World {
             head_bytes: Some(snapshot.head.bytes),
             unsettled: Unsettled::default(),
             names: FoldedNames::default(),
-        }
+        })
     }
 
     pub fn inquire_sink(&mut self, site: usize, run: Run, path: &str) -> Report {
@@ -286,7 +286,7 @@ impl World {
         }
         process.directories.sinks.insert((run.transfer, path.to_owned()), local);
         self.sources.offered.insert((site, run), (id, RangeSet::from_ranges(have.iter().copied())));
-        Report::Inventory {
+        Report::Inventory(Inventory {
             run,
             length: found.as_ref().map(Head::length),
             have,
@@ -296,7 +296,7 @@ impl World {
             head_bytes: None,
             unsettled: Unsettled::default(),
             names: FoldedNames::default(),
-        }
+        })
     }
 
     /// Opens the stream for an attempt. Data of another snapshot is dropped.

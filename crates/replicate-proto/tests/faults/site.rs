@@ -8,7 +8,7 @@ use super::runner::{DiskTask, Runner, Source};
 use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::{directory, normal_entry};
 use anabranch_replicate_proto::control::{
-    Command, FailureKind, Finish, FoldedNames, Report, Run, SiteProgram, Unsettled,
+    Command, FailureKind, Finish, FoldedNames, Inventory, Report, Run, SiteProgram, Unsettled,
 };
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY};
 use anabranch_units::{Duration, Instant};
@@ -184,7 +184,7 @@ impl World {
                 let source = &self.sources.files[&path];
                 let hash = process.hashed.contains(&path).then_some(source.hash);
                 let length = Some(source.bytes.len() as u64);
-                JobResult::Answer(Report::Inventory {
+                JobResult::Answer(Report::Inventory(Inventory {
                     run,
                     length,
                     have: vec![],
@@ -194,14 +194,14 @@ impl World {
                     head_bytes: None,
                     unsettled: Unsettled::default(),
                     names: FoldedNames::default(),
-                })
+                }))
             }
             Job::Inquire { run, path: name, .. } => {
                 let path = path(&name);
                 let there = disk.finished(&path).map(|bytes| (bytes.len() as u64, file_hash(bytes)));
                 let (length, hash) = there.unzip();
                 JobResult::Answer(match disk.have(&path) {
-                    Ok(have) => Report::Inventory {
+                    Ok(have) => Report::Inventory(Inventory {
                         run,
                         length,
                         have,
@@ -211,7 +211,7 @@ impl World {
                         head_bytes: None,
                         unsettled: Unsettled::default(),
                         names: FoldedNames::default(),
-                    },
+                    }),
                     Err(DiskFull) => failed(run, &path),
                 })
             }

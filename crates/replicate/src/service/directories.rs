@@ -19,8 +19,8 @@ use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
 use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    DirectoryRules, EntryCounts, Finish, FoldedNames, LeftCause, LeftEntry, Report, Run, SiteProgram,
-    Submitter, TransferId, Unsettled, bound_left,
+    DirectoryRules, EntryCounts, Finish, FoldedNames, Inventory, LeftCause, LeftEntry, Report, Run,
+    SiteProgram, Submitter, TransferId, Unsettled, bound_left,
 };
 use anabranch_sets::FileTime;
 use anabranch_sets::comparison::Comparison;
@@ -170,7 +170,7 @@ fn with_local(arrived: &RangeSet, local: &[LocalContent]) -> RangeSet {
 pub(super) fn source_inventory(run: Run, source: &Source, rules: &DirectoryRules) -> Report {
     let manifest = source.stream.manifest();
     let length = if rules.compare { manifest.head_bytes() } else { manifest.length_bytes() };
-    Report::Inventory {
+    Report::Inventory(Inventory {
         run,
         length: Some(length),
         have: Vec::new(),
@@ -180,7 +180,7 @@ pub(super) fn source_inventory(run: Run, source: &Source, rules: &DirectoryRules
         head_bytes: Some(manifest.head_bytes()),
         unsettled: Unsettled { ranges: source.stream.unsettled(), left_out: source.left_out.clone() },
         names: FoldedNames { folding: Folding::NONE, collisions: source.collisions.clone() },
-    }
+    })
 }
 
 impl Directories {
@@ -253,7 +253,12 @@ impl Directories {
         if deletes {
             check_source(name, half_written_before.or(half_written(folder, name)?), &scan.counts)?;
         }
-        let collisions = stream.manifest().collisions(&Folding::LOSSY).map_err(io::Error::other)?;
+        // A comparison writes no name.
+        let collisions = if rules.is_some_and(|rules| rules.compare) {
+            Vec::new()
+        } else {
+            stream.manifest().collisions(&Folding::LOSSY).map_err(io::Error::other)?
+        };
         let source = Source { stream: Arc::new(stream), left_out: scan.problem, collisions };
         // A question has no transfer whose end drops it. Without an inquiry the filter is unknown.
         if lock(&self.facts).contains_key(&run.transfer) {
@@ -286,8 +291,8 @@ impl Directories {
 
     /// Drops scans of a directory that was written since, and of directories in it and around it.
     fn forget_scans(&self, name: &Name) {
-        let is_within = |inner: &Name, outer: &Name| inner.is_below(&Some(outer.as_str().to_owned()));
-        lock(&self.sinks).retain(|(_, of), _| of != name && !is_within(of, name) && !is_within(name, of));
+        let is_in = |inner: &Name, outer: &Name| Path::new(inner.as_str()).starts_with(outer.as_str());
+        lock(&self.sinks).retain(|(_, of), _| !is_in(of, name) && !is_in(name, of));
     }
 
     /// Drops what belongs to an ended transfer.
@@ -389,7 +394,7 @@ impl Service {
         let length = if rules.compare { Manifest::head_bytes } else { Manifest::length_bytes };
         // A comparison makes no working name.
         let folding = if rules.compare { Folding::NONE } else { self.config.folder.folding(name) };
-        let report = Report::Inventory {
+        let report = Report::Inventory(Inventory {
             run,
             length: found.map(length),
             have: with_local(&have, &local).ranges().to_vec(),
@@ -399,13 +404,13 @@ impl Service {
             head_bytes: None,
             unsettled: Unsettled::default(),
             names: FoldedNames { folding, collisions: Vec::new() },
-        };
+        });
         keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
         Ok(report)
     }
 
-    /// Ends a publication that broke off. Its links changed the times of all files, so a scan before
-    /// would read them all.
+    /// Ends a publication that broke off. Its links changed the times of all files, so a scan
+    /// before would read them all.
     fn end_publication(&self, name: &Name) -> io::Result<()> {
         let Some(file) = self.existing_stream(name)? else { return Ok(()) };
         let _alone = lock(&file);

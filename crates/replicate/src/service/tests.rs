@@ -232,7 +232,7 @@ async fn source_reports_names_that_differ_in_case() {
             rules: DirectoryRules::default(),
         });
         let pick = |report: &Report| match report {
-            Report::Inventory { names, .. } => Some(names.clone()),
+            Report::Inventory(Inventory { names, .. }) => Some(names.clone()),
             _ => None,
         };
         let names = net.report(site, pick).await;
@@ -280,7 +280,7 @@ async fn inquiry_ends_a_directory_killed_after_its_last_entry() {
     });
     let hash = net
         .report(2, |r| match r {
-            Report::Inventory { hash, .. } => Some(*hash),
+            Report::Inventory(Inventory { hash, .. }) => Some(*hash),
             _ => None,
         })
         .await;
@@ -497,7 +497,7 @@ impl Loopback {
                 assert!(!reason.contains('\n'), "{reason}");
                 Some(Some(reason.clone()))
             }
-            Report::Inventory { .. } => Some(None),
+            Report::Inventory(Inventory { .. }) => Some(None),
             _ => None,
         })
         .await

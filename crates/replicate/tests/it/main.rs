@@ -12,7 +12,7 @@ use anabranch_replicate::wire::{
     DestinationRequest, LinkAddress, RegisterRequest, SubmitRequest, TopologyDigest,
 };
 use anabranch_replicate::{Client, Controller, ControllerConfig, SiteLink, WatchItem};
-use anabranch_replicate_proto::control::{Command, FoldedNames, Report, TransferId, Unsettled};
+use anabranch_replicate_proto::control::{Command, FoldedNames, Inventory, Report, TransferId, Unsettled};
 use anabranch_replicate_proto::coordinator::{
     EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, SubmitResult, TransferRequest, Verdict,
 };
@@ -184,7 +184,7 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
             for command in commands {
                 let reports = match command {
                     Command::Inquire { run, is_source, .. } => {
-                        vec![Report::Inventory {
+                        vec![Report::Inventory(Inventory {
                             run,
                             length: is_source.then_some(LENGTH),
                             have: vec![],
@@ -194,7 +194,7 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                             head_bytes: None,
                             unsettled: Unsettled::default(),
                             names: FoldedNames::default(),
-                        }]
+                        })]
                     }
                     Command::Install { program } => {
                         let is_sink = !program.sinks.is_empty();

@@ -24,6 +24,8 @@ fn after_playlist(config: RelayConfig, target: &str) -> (Relay, Vec<FetchRequest
     let request = JoinRequest { key, range: None, if_range: None, passed: "edge".to_owned() };
     relay.handle_join(now, request).expect("there is room");
     let Some(Action::Fetch(FetchRequest { leg, .. })) = relay.poll_action() else { panic!("no request") };
+    // The other request of a doubled node stays unanswered.
+    while relay.poll_action().is_some() {}
     let ahead = answer(&mut relay, leg, PLAYLIST);
     (relay, ahead)
 }
@@ -66,4 +68,10 @@ fn playlist_that_names_itself_is_requested_three_times() {
         ahead = answer(&mut relay, request.leg, PLAYLIST);
     }
     assert_eq!(requests, 3);
+}
+
+#[test]
+fn doubled_node_reads_ahead_from_two_parents() {
+    let config = RelayConfig { is_doubled: true, ..RelayConfig::default() };
+    assert_eq!(after_playlist(config, "/ch/index.m3u8").1.len(), 2);
 }

@@ -3,6 +3,7 @@
 
 use super::super::tests::request;
 use super::super::*;
+use crate::control::Inventory;
 use crate::coordinator::JointConfig;
 use crate::plan::survey::concurrent;
 use crate::plan::{self, JointRequest, Request, share_flows_under};
@@ -73,7 +74,7 @@ impl World {
                 Command::Inquire { run, is_source, .. } => {
                     let have = self.have.get(&(run.transfer, site)).copied().unwrap_or(0);
                     let have = if have > 0 { vec![ByteRange { start: 0, end: have }] } else { vec![] };
-                    Report::Inventory {
+                    Report::Inventory(Inventory {
                         run,
                         length: is_source.then_some(self.length),
                         have,
@@ -83,7 +84,7 @@ impl World {
                         head_bytes: None,
                         unsettled: crate::control::Unsettled::default(),
                         names: crate::control::FoldedNames::default(),
-                    }
+                    })
                 }
                 Command::Install { program } => {
                     let run = program.run;

@@ -156,7 +156,7 @@ fn late_answer_to_an_earlier_controllers_question_is_ignored() {
     assert_ne!(earlier, id);
     let report = |id, bytes| {
         let (run, length) = (Run::of_question(id), Some(bytes));
-        Report::Inventory {
+        Report::Inventory(Inventory {
             run,
             length,
             have: vec![],
@@ -166,7 +166,7 @@ fn late_answer_to_an_earlier_controllers_question_is_ignored() {
             head_bytes: None,
             unsettled: crate::control::Unsettled::default(),
             names: crate::control::FoldedNames::default(),
-        }
+        })
     };
     coordinator.handle_report(now, SiteId(0), report(earlier, 1));
     assert_eq!(coordinator.poll_answer(), None);

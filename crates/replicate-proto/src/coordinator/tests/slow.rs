@@ -148,3 +148,87 @@ fn next_plan_uses_the_measured_capacity() {
         |e: &Event| e.transfer == id && matches!(e.kind, EventKind::WrongCapacity { to: SiteId(2), .. });
     assert!(w.events[before..].iter().any(named), "{:#?}", &w.events[before..]);
 }
+
+#[test]
+fn slow_destination_is_postponed() {
+    let mut w = World::new(internet2());
+    w.length = 100_000_000;
+    w.sites[8].slow_divisor = 10;
+    let id = w.submit(request(0, &[5, 8]));
+    while !w.seen(|e| matches!(e, EventKind::Verdict { .. })) {
+        w.tick();
+        assert!(w.now.as_secs_f64() < 100.0, "without the slow one it takes 40 s, with it 400");
+    }
+    let words = |reason: &str| {
+        reason.starts_with("s8 writes ") && reason.ends_with("to the others first, s8 after them")
+    };
+    assert!(w.seen(|e| matches!(e, EventKind::Postponed { site: SiteId(8), reason } if words(reason))));
+    assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })), "nothing failed");
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!(verdict(&status, 5), &Verdict::Done);
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+}
+
+/// #17: of two equal disks, both slower than the plan, the disk that lagged for five seconds was
+/// postponed.
+#[test]
+fn equally_slow_destinations_are_not_postponed() {
+    for round in 0..60u64 {
+        let mut random = Seed::new(round).stream("equals", 0);
+        let destinations = 2 + random.below(3) as u16;
+        let cables: Vec<_> = (1..=destinations).map(|d| (0, d)).collect();
+        let mut w = World::new(topology(usize::from(destinations) + 1, &cables));
+        w.length = 1_000_000_000;
+        let id = w.submit(request(0, &(1..=destinations).collect::<Vec<_>>()));
+        while !matches!(w.coordinator.status(id).expect("it is remembered").phase, PhaseName::Running) {
+            w.tick();
+        }
+        let run = Run { transfer: id, attempt: Attempt(1) };
+        // Percentage of the time in which a disk delays the flows, at different moments.
+        let often = random.below(101);
+        let mut share = |of: u64| if random.below(100) < of { 0.9 } else { 0.1 };
+        for i in 1..240u64 {
+            w.now += Duration::from_ms(500);
+            let (disk, way) = (round % 2 == 0, round % 3 == 0);
+            for site in 1..=destinations {
+                let sink_stalled = if disk { share(often) } else { 0.0 };
+                let progress = Report::Progress {
+                    run,
+                    verified_bytes: i * 10_000,
+                    sink_stalled,
+                    flows: vec![],
+                    arrivals: vec![],
+                };
+                w.report(SiteId(site), progress);
+            }
+            let flows = (0..u32::from(destinations)).map(|flow| FlowProgress {
+                flow: FlowId(flow),
+                sent_bytes: i * 10_000,
+                blocked: if way { share(often) } else { 0.1 },
+                congestion_control: None,
+            });
+            let flows = flows.collect();
+            w.report(
+                SiteId(0),
+                Report::Progress { run, verified_bytes: 0, sink_stalled: 0.0, flows, arrivals: vec![] },
+            );
+        }
+        let put_aside = w.events.iter().find(|e| matches!(e.kind, EventKind::Postponed { .. }));
+        assert_eq!(put_aside, None, "round {round}: each is slow in {often} % of the time");
+    }
+}
+
+/// #17: two equally slow destinations next to a fast one are both postponed, and then served
+/// together.
+#[test]
+fn two_slow_destinations_do_not_delay_a_fast_one() {
+    let mut w = World::new(internet2());
+    w.length = 100_000_000;
+    (w.sites[7].slow_divisor, w.sites[8].slow_divisor) = (10, 10);
+    let id = w.submit(request(0, &[5, 7, 8]));
+    while !w.seen(|e| matches!(e, EventKind::Verdict { site: SiteId(5), .. })) {
+        w.tick();
+        assert!(w.now.as_secs_f64() < 100.0, "without the slow ones it takes 40 s, with them 400");
+    }
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+}

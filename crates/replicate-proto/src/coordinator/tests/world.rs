@@ -4,8 +4,8 @@
 
 use super::super::*;
 use crate::control::{
-    DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, FoldedNames, LeftCause, LeftEntry, Priority,
-    Submitter, Unsettled,
+    DirectoryRules, EntryCounts, Finish, FlowDigest, FlowSide, FoldedNames, Inventory, LeftCause, LeftEntry,
+    Priority, Submitter, Unsettled,
 };
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
@@ -408,7 +408,7 @@ impl World {
             let (have, attributes, arriving) = (vec![], Some(ATTRIBUTES), None);
             let unsettled = self.unsettled.clone();
             let names = FoldedNames { folding: Folding::NONE, collisions: self.collisions.clone() };
-            return Report::Inventory {
+            return Report::Inventory(Inventory {
                 run,
                 length,
                 have,
@@ -418,12 +418,12 @@ impl World {
                 head_bytes,
                 unsettled,
                 names,
-            };
+            });
         }
         if let Some(head_bytes) = head_bytes {
             directory.find_local(&mut s.have, head_bytes, length);
         }
-        Report::Inventory {
+        Report::Inventory(Inventory {
             run,
             length: s.finished.then_some(length).or(s.other.map(|(length, _)| length)),
             have: s.have.clone(),
@@ -433,7 +433,7 @@ impl World {
             head_bytes: None,
             unsettled: Unsettled::default(),
             names: FoldedNames { folding: directory.folding, collisions: Vec::new() },
-        }
+        })
     }
 
     pub(super) fn obey(&mut self, site: SiteId, command: Command) {

@@ -1,11 +1,23 @@
 //! Answers about the entries of a directory: equal names, and entries left at a destination.
 
 use super::{Context, Transfer, one_line};
-use crate::control::{EntryCounts, FoldedNames, LeftEntry, bound_left};
-use crate::coordinator::{Run, SiteId, Verdict};
+use crate::control::{EntryCounts, FoldedNames, LeftEntry, Unsettled, bound_left};
+use crate::coordinator::{Run, SiteId, Verdict, ranges};
+use anabranch_sets::UNSETTLED_MAX;
 use anabranch_sets::folding::Folding;
 
 impl Transfer {
+    /// Takes over which entries of a directory its source cannot send.
+    pub(super) fn handle_unsettled(&mut self, Unsettled { mut ranges, left_out }: Unsettled) {
+        if self.request.is_directory() {
+            ranges.truncate(UNSETTLED_MAX);
+            // Every destination needs the head.
+            ranges.retain(|range| self.head.bytes.is_some_and(|head| range.start >= head));
+            let left_out = left_out.map(|line| one_line(&line));
+            self.head.unsettled = Unsettled { ranges: ranges::normal(&ranges, u64::MAX), left_out };
+        }
+    }
+
     /// Takes over which names of a directory are equal, and where.
     pub(super) fn handle_names(
         &mut self,

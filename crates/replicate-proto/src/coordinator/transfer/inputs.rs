@@ -8,27 +8,19 @@ use super::{
     FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
     Transfer, UnreachableSite, doubled, one_line,
 };
-use crate::control::{EntryCounts, FlowProgress, Unsettled};
+use crate::control::{EntryCounts, FlowProgress, Inventory};
 use crate::coordinator::{
     BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
-    LinkId, Report, Run, SiteId, Verdict, audit, ranges,
+    LinkId, Report, Run, SiteId, Verdict, audit,
 };
 use crate::plan::{FileToSend, Mode};
-use anabranch_pieces::{Attributes, ByteRange};
-use anabranch_sets::UNSETTLED_MAX;
+use anabranch_pieces::ByteRange;
 use anabranch_sets::comparison::Comparison;
 use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
 
 /// Size of a file for shares of links, which do not depend on it.
 const ANY_SIZE: ByteCount = ByteCount::new(1 << 30);
-
-/// The ranges that a site reports, and the snapshot to which they belong.
-struct InventoryRanges {
-    have: Vec<ByteRange>,
-    /// `None` for a file.
-    arriving: Option<FileHash>,
-}
 
 impl Transfer {
     pub(in crate::coordinator) fn submitted(&mut self, cx: &mut Context<'_>) {
@@ -141,29 +133,19 @@ impl Transfer {
             return;
         }
         match report {
-            Report::Inventory {
-                length,
-                have,
-                hash,
-                attributes,
-                arriving,
-                head_bytes,
-                unsettled,
-                names,
-                ..
-            } => {
-                if site == self.request.source {
-                    self.attributes = attributes;
-                    self.head.bytes = head_bytes.filter(|_| self.request.is_directory());
-                    if matches!(self.phase, Phase::Inquiring { run: asked, .. } if asked == run) {
-                        self.handle_unsettled(unsettled);
-                    }
+            Report::Inventory(inventory) => {
+                let is_source = site == self.request.source;
+                if is_source {
+                    self.attributes = inventory.attributes;
+                    self.head.bytes = inventory.head_bytes.filter(|_| self.request.is_directory());
                 }
                 if matches!(self.phase, Phase::Inquiring { run: asked, .. } if asked == run) {
-                    self.handle_names(site, names);
+                    if is_source {
+                        self.handle_unsettled(inventory.unsettled.clone());
+                    }
+                    self.handle_names(site, inventory.names.clone());
                 }
-                let have = InventoryRanges { have, arriving };
-                self.handle_inventory(cx, site, run, (length, hash, attributes), have)
+                self.handle_inventory(cx, site, inventory);
             }
             Report::Ready { .. } => self.handle_ready(site, run),
             Report::Progress { verified_bytes, sink_stalled, flows, arrivals, .. } => {
@@ -227,17 +209,6 @@ impl Transfer {
             if let Some(d) = self.target_mut(site) {
                 d.strikes = 0;
             }
-        }
-    }
-
-    /// Takes over which entries of a directory its source cannot send.
-    fn handle_unsettled(&mut self, Unsettled { mut ranges, left_out }: Unsettled) {
-        if self.request.is_directory() {
-            ranges.truncate(UNSETTLED_MAX);
-            // Every destination needs the head.
-            ranges.retain(|range| self.head.bytes.is_some_and(|head| range.start >= head));
-            let left_out = left_out.map(|line| one_line(&line));
-            self.head.unsettled = Unsettled { ranges: ranges::normal(&ranges, u64::MAX), left_out };
         }
     }
 
@@ -339,9 +310,7 @@ impl Transfer {
         &mut self,
         cx: &mut Context<'_>,
         site: SiteId,
-        run: Run,
-        (length, hash, attributes): (Option<u64>, Option<FileHash>, Option<Attributes>),
-        InventoryRanges { have, arriving }: InventoryRanges,
+        Inventory { run, length, have, hash, attributes, arriving, .. }: Inventory,
     ) {
         let source = self.request.source;
         match &mut self.phase {

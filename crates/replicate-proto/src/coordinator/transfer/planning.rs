@@ -254,7 +254,7 @@ impl Transfer {
         let (ceiling, left) = (r.ceiling, ByteCount::new(left));
         let joint = cx.config.joint.as_ref()?;
         let free_at = |(at, times)| at + doubled(joint.again_min, times - 1, joint.again_max);
-        let keeps_until = self.moved.map(free_at).filter(|t| *t > cx.now);
+        let keeps_until = self.replanned.map(free_at).filter(|t| *t > cx.now);
         Some(RunningDemand { demand, plan: r.plan.clone(), ceiling, left, keeps_until })
     }
 
@@ -302,7 +302,7 @@ impl Transfer {
         if self.running().is_none() {
             return;
         }
-        self.moved = Some((cx.now, self.moved.map_or(1, |(_, times)| times + 1)));
+        self.replanned = Some((cx.now, self.replanned.map_or(1, |(_, times)| times + 1)));
         self.remove_attempt(cx);
         self.phase = Phase::Idle;
         self.event(cx, EventKind::Stopped { reason, gone: None });

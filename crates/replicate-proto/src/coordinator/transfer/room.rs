@@ -39,6 +39,13 @@ impl Transfer {
     /// destinations one attempt. An inquiry continues without the site.
     pub(super) fn handle_busy(&mut self, cx: &mut Context<'_>, site: SiteId, installed: bool, line: String) {
         let is_source = site == self.request.source;
+        // A site that did not check its file is asked again for its data. While a check is pending,
+        // the site gets no removals of attempts.
+        if let Some(d) = self.target_mut(site)
+            && d.finishing.take().is_some()
+        {
+            d.known = false;
+        }
         if !(installed || is_source && matches!(self.phase, Phase::Inquiring { .. })) {
             if let Phase::Inquiring { waiting, .. } = &mut self.phase {
                 waiting.remove(&site);
@@ -46,9 +53,6 @@ impl Transfer {
             let retry_at = cx.now + cx.config.pause_max;
             if let Some(d) = self.target_mut(site) {
                 d.retry_at = Some(retry_at);
-                // A site that did not check its file is asked again for its data. While a check is
-                // pending, the site gets no removals of attempts.
-                d.known &= d.finishing.take().is_none();
             }
             return;
         }
