@@ -265,7 +265,8 @@ pub fn run(args: &Args, quiet: bool, verbose: u8) -> anyhow::Result<ExitCode> {
         }
         record.emulation(topology.name(), &outcome.report)?;
         record.write("topology.toml", anabranch_graph::file::toml::write(topology))?;
-        let (command, config) = crate::arguments();
+        let (command, mut config) = crate::arguments();
+        config["rate"] = args.rate.unwrap_or(DEFAULT_RATE).to_string().into();
         record.finish(&command, config, Some(job.options.seed))?;
     }
     if args.json {
