@@ -35,7 +35,7 @@ pub enum Links {
     Inside,
 }
 
-/// A folder, held by its descriptor: renaming or replacing it leads nowhere else.
+/// A folder, held by its descriptor. It stays the same folder if its path is renamed or replaced.
 #[derive(Debug)]
 pub struct Folder {
     descriptor: OwnedFd,
@@ -48,7 +48,7 @@ pub struct Folder {
 pub struct Name(String);
 
 impl Name {
-    /// Returns true if it lies in this folder, or deeper. `None` stands for the whole served
+    /// Returns true if the name lies in this folder or deeper. `None` stands for the whole served
     /// folder.
     pub fn is_below(&self, folder: &Option<String>) -> bool {
         let Some(folder) = folder else { return true };
@@ -74,9 +74,9 @@ impl std::fmt::Display for Name {
 pub enum OpenError {
     /// The file does not exist.
     NotFound,
-    /// The way to it leads out of the folder.
+    /// The path leads out of the folder.
     Outside,
-    /// Its path contains a link.
+    /// The path contains a link.
     Link,
     /// This process lacks the permission.
     Denied,
@@ -179,8 +179,8 @@ fn errno(error: &io::Error) -> Option<Errno> {
     Errno::from_io_error(error).or_else(|| error.get_ref()?.downcast_ref::<Reworded>()?.errno)
 }
 
-/// Returns true if a file could not be opened only because too many are open, in this process or on
-/// this machine: once other files are closed it can. `io::ErrorKind` has no name for it.
+/// Returns true if a file could not be opened because too many files are open in this process or on
+/// this machine. `io::ErrorKind` has no name for this error.
 pub fn lacks_descriptors(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::MFILE | Errno::NFILE))
 }
@@ -210,7 +210,7 @@ pub(crate) fn move_new(
     (to_folder, to): (&OwnedFd, &OsStr),
 ) -> Result<(), Errno> {
     match rustix::fs::renameat_with(from_folder, from, to_folder, to, RenameFlags::NOREPLACE) {
-        // Unknown to the file system or the kernel.
+        // The file system or the kernel lacks this flag.
         Err(Errno::INVAL | Errno::NOSYS) => {
             match rustix::fs::statat(to_folder, to, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(_) => Err(Errno::EXIST),
@@ -223,7 +223,7 @@ pub(crate) fn move_new(
 }
 
 impl Folder {
-    /// The folder at `path`, whose own links are followed.
+    /// Opens the folder at `path`. Links in `path` are followed.
     ///
     /// Errors: the system's.
     pub fn open(path: &Path, links: Links) -> io::Result<Self> {
@@ -248,14 +248,15 @@ impl Folder {
         Self { path, ..self }
     }
 
-    /// Path of a file in it, for messages.
+    /// Path of a file in the folder, for messages.
     pub fn path_of(&self, name: &Name) -> PathBuf {
         self.path.join(&name.0)
     }
 
-    /// Converts `text` to a file's name: below the folder, or beginning with the folder's own path.
+    /// Converts `text` to a file's name: a relative path below the folder, or an absolute path that
+    /// begins with the folder's path.
     ///
-    /// Errors: the text cannot be a file's name, or the file lies outside.
+    /// Errors: the text cannot be a file's name, or the file lies outside the folder.
     pub fn name(&self, text: &str) -> io::Result<Name> {
         let invalid = |e: NameError| io::Error::new(io::ErrorKind::InvalidInput, e);
         let normal = name::normal(text).map_err(invalid)?;
@@ -276,10 +277,9 @@ impl Folder {
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links
     }
 
-    /// Opens a plain file of any name for reading, but no secret of ours.
+    /// Opens a plain file of any name for reading, unless it is a secret ([`secrets`]).
     ///
-    /// Nothing is waited for: a pipe without a writer is refused like anything else that is no
-    /// plain file.
+    /// The call never blocks: pipes, sockets and devices are refused.
     /// Errors: [`OpenError`].
     pub fn file_at(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
         let file = self.any_file_at(path.as_ref())?;
@@ -290,7 +290,7 @@ impl Folder {
     }
 
     fn any_file_at(&self, path: &Path) -> Result<File, OpenError> {
-        // Looked at before it is opened: to open a device may already do something.
+        // The kind is checked before the file is opened, because opening a device can have effects.
         let found = rustix::fs::openat2(
             &self.descriptor,
             path,
@@ -408,9 +408,9 @@ impl Folder {
         }
     }
 
-    /// Calls `visit` with each folder below this one (itself as the empty path), its descriptor,
-    /// and the names in it that begin with `prefix`, where there are some. Links are not followed;
-    /// a folder that cannot be read is passed over.
+    /// Calls `visit` with the path of each folder that has names with `prefix`, its descriptor and
+    /// these names. The search covers this folder (the empty path) and all folders below it. Links
+    /// are not followed, and unreadable folders are skipped.
     ///
     /// Errors: the folder itself cannot be read.
     pub fn each_folder(
@@ -438,8 +438,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Calls `visit` with each name in a folder below this one, and its kind, while it returns
-    /// true.
+    /// Calls `visit` with each name in the folder `path`, and with the kind of the entry, until
+    /// `visit` returns false.
     ///
     /// Errors: the folder cannot be opened.
     fn each_name(
@@ -463,7 +463,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// A file without a name in the folder itself, for this process alone.
+    /// Creates a nameless file in the folder, which only this process can use.
     ///
     /// Errors: the system's.
     pub fn nameless(&self) -> io::Result<File> {
@@ -471,8 +471,8 @@ impl Folder {
         let mode = Mode::RUSR | Mode::WUSR;
         match rustix::fs::openat(&self.descriptor, ".", flags, mode) {
             Ok(file) => return Ok(file.into()),
-            // Some file systems have no nameless files: a file whose name is removed at once serves
-            // as well.
+            // Some file systems have no nameless files. There, a new file's name is removed at
+            // once.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -545,17 +545,17 @@ impl Place {
         &self.folder
     }
 
-    /// The name in it.
+    /// The name in the folder.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Name of a working file beside it, with an ending that no partial file has.
+    /// Name of a working file beside the file, with an ending that no partial file has.
     pub fn working_name(&self, ending: &str) -> String {
         working_name(self.name.as_bytes(), ending)
     }
 
-    /// Path of a working file beside it.
+    /// Path of a working file beside the file.
     ///
     /// Errors: the working file is a link, or no plain file.
     pub fn working_path(&self, ending: &str) -> io::Result<PathBuf> {
@@ -576,7 +576,7 @@ impl Place {
 
     /// The finished file, if it exists.
     ///
-    /// Errors: another kind of file has its name, or it cannot be read.
+    /// Errors: the entry of this name is no plain file, or cannot be read.
     pub fn finished(&self) -> io::Result<Option<File>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(&self.folder, &*self.name, flags, Mode::empty());

@@ -45,21 +45,24 @@ use std::path::Path;
 
 const ENTRY_BYTES: usize = 48;
 const READ_BYTES: usize = 1 << 20;
-/// Maximum number of separate ranges of a file, at a controller too. One more is dropped.
+/// Maximum number of separate ranges of a file; the controller has the same limit. Further ranges
+/// are dropped.
 const RANGES_MAX: usize = 65_536;
-/// Maximum bytes of disk reserved ahead of the received ones: a full disk is noticed early.
+/// Maximum bytes of disk reserved ahead of the received bytes. The reservation shows a full disk
+/// early.
 pub const AHEAD_BYTES: u64 = 64 << 20;
 /// The shortest range of zeros that becomes a hole: a block of most file systems.
 const HOLE_BYTES_MIN: u64 = 4_096;
-/// Number of attempts to take a lock, and interval between two.
+/// Number of attempts to take a lock, and interval between two attempts.
 const LOCK_TRIES: u32 = 4;
 const LOCK_EVERY: std::time::Duration = std::time::Duration::from_millis(5);
-/// The bits of a mode that travel: who may read, write and run it; never setuid and its like.
+/// Mode bits that a transfer copies: the permissions to read, write and execute, without setuid,
+/// setgid and the sticky bit.
 const MODE_BITS: u32 = 0o777;
 
-/// The attributes of a file, which travel with its bytes.
+/// Returns the attributes of a file that are transferred with its bytes.
 ///
-/// A time that nanoseconds since 1970 cannot express becomes the nearest that they can.
+/// A time outside the range of nanoseconds since 1970 becomes the nearest time in the range.
 pub fn attributes(found: &Metadata) -> Attributes {
     let ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     let modified_ns = i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX });
@@ -69,20 +72,21 @@ pub fn attributes(found: &Metadata) -> Attributes {
 /// Settings for naming a file.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Naming {
-    /// The attributes at its source; without, only its owner may read and write it, and it is as
-    /// old as its last byte here.
+    /// Attributes of the file at its source. With `None`, only the owner may read and write the
+    /// file, and its time is the time of the last write.
     pub attributes: Option<Attributes>,
     /// True to replace an existing file. An identical file stays in any case.
     pub replace: bool,
 }
 
-/// A destination's file while it arrives. Dropped without its name, it keeps its verified bytes.
+/// A destination's file during its transfer. If the value is dropped before the file has its final
+/// name, the verified bytes stay on the disk.
 #[derive(Debug)]
 pub struct PartialFile {
     place: Place,
     working: Working,
     data: File,
-    /// Locked.
+    /// The journal, locked.
     journal: File,
     length: u64,
     have: RangeSet,
@@ -97,7 +101,7 @@ pub struct PartialFile {
     hasher: FileHasher,
     /// True to sync the file before it gets its name.
     syncs: bool,
-    /// True once it has its name: later data of an ending attempt is ignored.
+    /// True once the file has its final name. Later data of an ending attempt is ignored.
     finished: bool,
 }
 
@@ -179,7 +183,7 @@ fn unlink(place: &Place, name: &str) -> io::Result<()> {
     Ok(remove(place.folder(), name)?)
 }
 
-/// Opens the journal and locks it; `None` if it is not there and is not to be made.
+/// Opens the journal and locks it. `None` if the journal does not exist and `make` is false.
 fn open_journal(place: &Place, working: &Working, make: bool) -> io::Result<Option<File>> {
     let mut patience = LOCK_TRIES;
     loop {
@@ -256,7 +260,8 @@ impl PartialFile {
             }
         })?;
         if at(place.path(), data.metadata())?.nlink() > 1 {
-            // It was given its name, by us or by another program; a named file is never written to.
+            // The file has another name, from this or another program. A file with two names is
+            // never written to.
             at(place.path(), unlink(&place, &working.data))?;
             data = open()?;
         }
@@ -286,14 +291,14 @@ impl PartialFile {
         Ok(file)
     }
 
-    /// Makes the file `length` bytes long; bytes beyond are forgotten.
+    /// Makes the file `length` bytes long. Bytes beyond this length are lost.
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn resize(&mut self, length: u64) -> io::Result<()> {
         if self.set_length(length)? { at(self.place.path(), self.look_for_room(None)) } else { Ok(()) }
     }
 
-    /// Sets the length, and returns true if it was another one.
+    /// Sets the length. Returns true if the length has changed.
     fn set_length(&mut self, length: u64) -> io::Result<bool> {
         if self.length == length {
             return Ok(false);
@@ -341,15 +346,16 @@ impl PartialFile {
         let ahead = ByteRange { start: range.start, end };
         match rustix::fs::fallocate(&self.data, FallocateFlags::KEEP_SIZE, ahead.start, ahead.len()) {
             Ok(()) => self.taken += self.reserved.insert(ahead),
-            // Some file systems cannot: then a full disk shows itself when it is full.
+            // Some file systems reserve no space. A full disk is then noticed at a write.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.taken = u64::MAX,
             Err(errno) => return Err(errno.into()),
         }
         Ok(())
     }
 
-    /// Makes the range a hole, which reads as zeros and takes no disk space. False where it stays
-    /// as it was: the range is shorter than [`HOLE_BYTES_MIN`], or the file system has no holes.
+    /// Makes the range a hole, which reads as zeros and takes no disk space. Returns false, and
+    /// changes nothing, if the range is shorter than [`HOLE_BYTES_MIN`] or the file system has no
+    /// holes.
     fn punch(&self, range: ByteRange) -> io::Result<bool> {
         if range.len() < HOLE_BYTES_MIN {
             return Ok(false);
@@ -407,13 +413,13 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Sets whether the file is synced before it gets its name; if not, a power failure may lose
-    /// it.
+    /// Sets whether the file is synced before it gets its name. A power failure may lose a file
+    /// that was not synced.
     pub fn set_syncs(&mut self, syncs: bool) {
         self.syncs = syncs;
     }
 
-    /// Returns true if the file has its name; then it takes no more bytes.
+    /// Returns true if the file has its final name. It then accepts no more bytes.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
@@ -423,7 +429,7 @@ impl PartialFile {
         &self.have
     }
 
-    /// Writes `parts`, end to end and cut to the range, which form `piece`, and records them in the
+    /// Writes the concatenated `parts` of `piece`, cut to the range, and records the range in the
     /// journal, up to `RANGES_MAX` ranges. Overwritten ranges lose their hashes.
     ///
     /// Errors: the system's, with the name of the file.
@@ -457,10 +463,10 @@ impl PartialFile {
     }
 
     /// Checks the whole file against `hash`, syncs it and gives it its name. On a mismatch the file
-    /// stays partial and only what still matches the journal counts as there.
+    /// stays partial, and only ranges that match the journal count as received.
     ///
-    /// Cost: reads back what was not hashed as it was written; a file that has the name already and
-    /// may not be replaced.
+    /// Cost: reads bytes that were not hashed during their write. Also reads an existing file of
+    /// the same name that may not be replaced.
     /// Errors: [`FinishError`].
     pub fn finish(&mut self, length: u64, hash: FileHash, naming: &Naming) -> Result<(), FinishError> {
         let path = self.place.path().to_owned();
@@ -473,11 +479,12 @@ impl PartialFile {
         self.put_in_place(hash, naming).map_err(FinishError::Io)
     }
 
-    /// Drops what does not match the journal, after the whole file was found wrong.
+    /// Drops ranges that do not match the journal, after a mismatch of the whole file's hash.
     fn mismatch(&mut self, length: u64) -> FinishError {
         let drop_wrong = |file: &mut Self| {
             file.verify(length)?;
-            // Every piece is as its packets said, but the whole is not: no piece can be trusted.
+            // Each piece matches its own hash, but the file does not match: no piece can be
+            // trusted.
             if file.have.total() == length { file.drop_all() } else { Ok(()) }
         };
         let path = self.place.path().to_owned();
@@ -494,7 +501,7 @@ impl PartialFile {
         Ok(())
     }
 
-    /// Makes the file `length` bytes long and returns its hash; reads the parts not hashed yet.
+    /// Makes the file `length` bytes long and returns its hash. Reads the parts without a hash.
     fn hash(&mut self, length: u64) -> io::Result<FileHash> {
         self.data.set_len(length)?;
         if self.hasher.length() != length {
@@ -558,7 +565,7 @@ impl PartialFile {
     }
 }
 
-/// Gives a file the permissions and the time that it has at its source.
+/// Sets the permissions and the time that the file has at its source.
 fn set_attributes(file: &File, attributes: Option<Attributes>) -> Result<(), Errno> {
     let Some(Attributes { mode, modified_ns }) = attributes else { return Ok(()) };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode & MODE_BITS))?;
@@ -566,20 +573,22 @@ fn set_attributes(file: &File, attributes: Option<Attributes>) -> Result<(), Err
     rustix::fs::futimens(file, &modified_at(seconds, nanos))
 }
 
-/// The time of the last modification, without a change of the last access.
+/// Timestamps that set the time of the last modification and keep the time of the last access.
 pub(crate) fn modified_at(seconds: i64, nanos: i64) -> Timestamps {
     let untouched = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
     Timestamps { last_access: untouched, last_modification: Timespec { tv_sec: seconds, tv_nsec: nanos } }
 }
 
-/// Syncs the names in a location's folder.
+/// Syncs the folder of a location, so that its names survive a power failure.
 fn sync_folder(place: &Place) -> io::Result<()> {
     let folder = place.path().parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     at(folder, rustix::fs::fsync(place.folder()))
 }
 
-/// Gives an open file its name; `EXIST` if another file has the name and may not be replaced. If
-/// the descriptor alone does not suffice, `otherwise` does it.
+/// Gives an open file its name, by its descriptor. If the system cannot link a descriptor,
+/// `otherwise` gives the name.
+///
+/// Errors: the system's; `EXIST` if another file has the name and may not be replaced.
 fn link_or(
     place: &Place,
     working: &Working,
@@ -604,7 +613,7 @@ fn link_or(
         Ok(()) if replace => rustix::fs::renameat(folder, named, folder, name),
         Ok(()) => Ok(()),
         Err(Errno::EXIST) if !replace => Err(Errno::EXIST),
-        // Some file systems have no second names, and not every machine shows its descriptors.
+        // Some file systems have no hard links, and some machines have no /proc.
         Err(_) => otherwise(),
     }
 }
@@ -645,7 +654,7 @@ pub fn narrow(file: &File, path: &Path, attributes: Option<Attributes>) {
     }
 }
 
-/// Another file has the name.
+/// Error for a name that another file has already.
 pub fn exists(path: &Path) -> io::Error {
     let reason = format!(
         "{}: another file has this name already: use another name, or --replace to replace it",
@@ -657,16 +666,16 @@ pub fn exists(path: &Path) -> io::Error {
 /// Reason why a file was not given its name.
 #[derive(Debug)]
 pub enum FinishError {
-    /// The bytes are not the source's. The ranges that are left:
+    /// The bytes do not have the source's hash.
     Mismatch {
-        /// Ranges that still match their own hashes.
+        /// Ranges that match their own hashes and stay.
         have: Vec<ByteRange>,
     },
     /// The system refused.
     Io(io::Error),
 }
 
-/// Hands the bytes of `range` to `take`; fewer where the file ends before.
+/// Passes the bytes of `range` to `take`, up to the end of the file.
 fn read_range(
     file: &File,
     range: ByteRange,
@@ -687,7 +696,7 @@ fn read_range(
     Ok(())
 }
 
-/// Hash of the piece `range` of `file`; `None` if the file ends before.
+/// Hash of the piece `range` of `file`. `None` if the file ends within the range.
 fn hash_piece(file: &File, range: ByteRange, buffer: &mut [u8]) -> io::Result<Option<Piece>> {
     let mut hasher = PieceHasher::new(range);
     read_range(file, range, buffer, |bytes| hasher.update(bytes))?;
@@ -716,14 +725,14 @@ fn hash_whole(file: &File, length: u64) -> io::Result<FileHash> {
     Ok(FileHash(*hasher.finalize().as_bytes()))
 }
 
-/// BLAKE3 of the first `length` bytes of a file that is open.
+/// Returns the BLAKE3 hash of the first `length` bytes of an open file.
 ///
 /// Errors: the system's.
 pub fn hash_file_at(file: &File, length: u64) -> io::Result<FileHash> {
     hash_whole(file, length)
 }
 
-/// BLAKE3 and length of a whole file.
+/// Returns the length and the BLAKE3 hash of a whole file.
 ///
 /// Errors: the system's, with the name of the file.
 pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
@@ -733,8 +742,8 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, FileHash)> {
     Ok((length, hash))
 }
 
-/// For the fuzz target: takes the bytes for the journal of a file of 1,000 zeros in `folder`.
-/// Returns true if some of it is kept.
+/// For the fuzz target: reads the bytes as the journal of a file of 1,000 zeros in `folder`.
+/// Returns true if any range of the journal is kept.
 ///
 /// Panics: if the kept bytes do not lie within the file.
 #[doc(hidden)]
@@ -745,7 +754,7 @@ pub fn exercise_journal(folder: &Path, bytes: &[u8]) -> bool {
     write(&working.data, &[0; 1_000]);
     write(&working.journal, bytes);
     let place = || Place::of(&path).expect("a name in a folder");
-    // A file may state any length; a disk has less room.
+    // A journal may state any length, so this call fails if the disk has less space.
     let open = PartialFile::open_existing(place());
     drop(open);
     write(&working.data, &[0; 1_000]);

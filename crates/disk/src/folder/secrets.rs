@@ -270,9 +270,10 @@ mod tests {
         looked.found.first().map(|(path, what)| format!("{}, {what}", shown(path)))
     }
 
-    /// #17: a file that a sender had laid, and that looked like a key or a store, ended the daemon whenever it started.
+    /// #17: if a sender had written a file that looked like a key or a store, the daemon ended at
+    /// each start.
     #[test]
-    fn what_is_looked_at_when_a_daemon_starts_is_bounded_and_the_rest_is_refused_all_the_same() {
+    fn search_for_secrets_is_bounded_and_reads_are_not() {
         let pem = [&b"-----BEGIN PRIVATE KEY-----"[..], &[b'x'; 973]].concat();
         let names: Vec<String> = (0..10).map(|i| format!("{i}/ca.key")).collect();
         let files: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), pem.as_slice())).collect();
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_to_no_secret_and_no_certificate_is_replaced_by_which_a_key_is_known() {
+    fn secrets_behind_links_and_their_certificates_are_refused() {
         let key = b"-----BEGIN PRIVATE KEY-----";
         let (kept, folder) = folder_of(&[("a/ca.key", key), ("a/other.key", key), ("file", b"x")]);
         for (link, to) in [("plain", "a/ca.key"), ("way", "a"), ("good", "file")] {
@@ -314,9 +315,10 @@ mod tests {
         assert!(place("a/other.pem").is_ok() && place("a/new.redb").is_ok());
     }
 
-    /// #17: a relay looked only for its own keys below --dir, so that it served an authority's key, or a controller's store.
+    /// #17: a relay looked only for its own keys below --dir, so it served an authority's key or a
+    /// controller's store.
     #[test]
-    fn every_key_of_every_system_is_found_wherever_it_lies() {
+    fn keys_of_each_system_are_found_at_any_depth() {
         assert_eq!(System::all().collect::<Vec<_>>(), [HAUL, PULL]);
         for system in System::all() {
             let request = SetRequest {
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn others_keys_and_files_of_such_names_are_served() {
+    fn foreign_keys_and_similarly_named_files_are_served() {
         let pem = b"-----BEGIN PRIVATE KEY-----\nMC4C\n-----END PRIVATE KEY-----\n";
         assert_eq!(
             said(&[("web.key", pem), ("web.pem", b"another's certificate"), ("piano.key", b"C")]),
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_found_by_what_it_holds() {
+    fn store_is_recognised_by_its_content() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = folder.path().join("any.redb");
         drop(StoreFile::open(&store, b"1").expect("a new store"));

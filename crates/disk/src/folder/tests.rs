@@ -39,7 +39,7 @@ fn no_name_leads_out_of_the_folder() {
 
 /// #17: a link in the source's folder sent the file that it points to, wherever that was.
 #[test]
-fn a_link_in_the_folder_is_not_followed() {
+fn links_out_of_the_folder_are_not_followed() {
     let (all, folder) = world(Links::Refused);
     let served = all.path().join("served");
     symlink("../secret", served.join("leak")).expect("it can be made");
@@ -97,7 +97,7 @@ fn folders_are_made_below_the_folder_only_when_asked() {
 }
 
 #[test]
-fn what_is_in_the_way_of_a_file_is_seen_before_it_arrives() {
+fn entry_that_blocks_a_file_is_found_before_transfer() {
     let (all, folder) = world(Links::Refused);
     let served = all.path().join("served");
     symlink("a/b", served.join("link")).expect("it can be made");
@@ -111,7 +111,7 @@ fn what_is_in_the_way_of_a_file_is_seen_before_it_arrives() {
 }
 
 #[test]
-fn a_file_without_a_name_leaves_none() {
+fn nameless_file_leaves_no_entry() {
     let (all, folder) = world(Links::Refused);
     let file = folder.nameless().expect("the disk is there");
     std::os::unix::fs::FileExt::write_all_at(&file, b"x", 0).expect("it can be written");
@@ -121,7 +121,7 @@ fn a_file_without_a_name_leaves_none() {
 /// #18: the words "Too many open files" had to be looked for in the text, because an error that
 /// names its file had lost its number.
 #[test]
-fn an_error_in_other_words_still_says_that_descriptors_lack() {
+fn reworded_error_still_reports_missing_descriptors() {
     let path = Path::new("a/b");
     for errno in [Errno::MFILE, Errno::NFILE] {
         let error = at(path, Err::<(), _>(errno)).expect_err("it was one");

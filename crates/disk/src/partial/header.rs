@@ -10,14 +10,15 @@ use std::os::unix::fs::FileExt as _;
 /// The header of a journal, before its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The name that the file will have, beside its journal.
+    /// Final name of the file, in the journal's folder.
     pub name: Vec<u8>,
-    /// Bytes that it will have.
+    /// Length of the complete file in bytes.
     pub length: u64,
 }
 
 impl Header {
-    /// A whole number of entries: magic and version, lengths of file and name, name, zeros.
+    /// Length of the header, a whole number of entries. The fields are magic and version, lengths
+    /// of file and name, name, zeros.
     pub(super) const BYTES: usize = 6 * ENTRY_BYTES;
     const MAGIC: [u8; 8] = *b"anabran\x01";
     const NAME_AT: usize = 18;
@@ -31,7 +32,7 @@ impl Header {
         bytes
     }
 
-    /// Reads it back; `None` if a journal does not begin so.
+    /// Decodes a header. `None` if the bytes are not a header.
     pub(super) fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let length = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
         let name_bytes = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));

@@ -1,8 +1,7 @@
-//! Leftovers in a folder, of files that did not arrive whole: found by their journals, listed, and
-//! removed.
+//! Leftovers of incomplete files in a folder: found by their journals, listed, and removed.
 //!
-//! A working file that is open is locked, and so never taken for a leftover. The age of a leftover
-//! counts from its last opening or write. Read [`find`] first.
+//! A working file that is open is locked, so it is never removed. The age of a leftover counts from
+//! its last opening or write. Read [`find`] first.
 
 use super::{Header, open_at};
 use crate::folder::{Folder, shown};
@@ -24,21 +23,21 @@ const ENDINGS: [&str; 4] = [".partial", ".named", ".spool", ".journal"];
 pub struct Leftover {
     /// Path of the complete file; path of its working file if the name is unknown.
     pub path: PathBuf,
-    /// The length of the whole file, in bytes, where it is known.
+    /// Length of the complete file in bytes, if known.
     pub length: Option<u64>,
-    /// Space that it takes on the disk, in bytes.
+    /// Space of the working files on the disk, in bytes.
     pub disk_bytes: u64,
-    /// Time since it was last opened or written to.
+    /// Time since the last opening of or write to a working file.
     pub age: Duration,
-    /// True if a process is writing it.
+    /// True if a process holds the journal's lock.
     pub is_open: bool,
 }
 
 /// Finds leftovers below a folder and passes each to `visit`, which returns true to remove it. Open
-/// ones are shown and always kept. Unreadable folders are skipped.
+/// files are passed to `visit` but never removed. Unreadable folders are skipped.
 ///
-/// Errors: the folder itself is unreadable; the first leftover that cannot be removed, once the
-/// remaining ones are.
+/// Errors: the folder itself is unreadable; a leftover cannot be removed (the first such error,
+/// after the search).
 pub fn find(folder: &Folder, mut visit: impl FnMut(&Leftover) -> bool) -> io::Result<()> {
     let mut failed = Ok(());
     folder.each_folder(RESERVED, |below, descriptor, names| {
@@ -55,7 +54,7 @@ pub fn find(folder: &Folder, mut visit: impl FnMut(&Leftover) -> bool) -> io::Re
     failed
 }
 
-/// A working file's name without its ending; `None` for any other's.
+/// A working file's name without its ending. `None` for other files.
 fn stem(name: &OsStr) -> Option<&[u8]> {
     ENDINGS.iter().find_map(|ending| name.as_bytes().strip_suffix(ending.as_bytes()))
 }
@@ -83,7 +82,7 @@ fn look(
         if let Ok(found) = rustix::fs::statat(descriptor, &*name(ending), AtFlags::SYMLINK_NOFOLLOW) {
             is_there = true;
             disk_bytes += found.st_blocks as u64 * 512;
-            // A file that waits for its name has the time of its source already.
+            // A complete file without its final name already has its source's time of modification.
             let written = u64::try_from(found.st_mtime.max(found.st_ctime)).unwrap_or(0);
             newest = newest.max(SystemTime::UNIX_EPOCH + Duration::from_secs(written));
         }
@@ -136,7 +135,7 @@ mod tests {
     use anabranch_pieces::ByteRange;
     use anabranch_pieces::PieceHasher;
 
-    /// A file of 10 bytes with one received.
+    /// A file of 10 bytes that has received one byte.
     fn begun(path: &Path) -> PartialFile {
         let mut file = PartialFile::open(Place::of(path).expect("a name"), 10).expect("opens");
         let range = ByteRange { start: 0, end: 1 };
@@ -159,7 +158,7 @@ mod tests {
 
     /// #17: leftovers of failed files stayed for ever, and no command listed or removed them.
     #[test]
-    fn what_is_left_is_found_by_what_it_was_for_and_removed_unless_it_is_open() {
+    fn leftovers_are_listed_by_target_and_removed_unless_open() {
         let temporary = tempfile::tempdir().expect("a temporary folder");
         let root = temporary.path();
         let folder = Folder::open(root, Links::Refused).expect("it is there");

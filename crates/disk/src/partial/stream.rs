@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 
 impl PartialFile {
-    /// Opens the stream of a directory. `arriving_bytes` are to arrive; the destination has the
+    /// Opens the stream of a directory. `arriving_bytes` of it will arrive. The destination has the
     /// other bytes in its files.
     ///
     /// Errors: as [`PartialFile::open`].
@@ -19,15 +19,15 @@ impl PartialFile {
         Self::with(place, working, journal, length, Some(arriving_bytes))
     }
 
-    /// Opens the stream of the directory at `place` if an earlier transfer left part of it. Room on
-    /// the disk is looked for once it is known what is to arrive.
+    /// Opens the stream of the directory at `place` if an earlier transfer left part of it. The
+    /// disk's free space is checked by [`PartialFile::resize_stream`].
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn open_existing_stream(place: Place) -> io::Result<Option<Self>> {
         Self::existing(place, Some(0))
     }
 
-    /// Makes the stream of a directory `length` bytes long. `arriving_bytes` of them are to arrive.
+    /// Makes the stream of a directory `length` bytes long. `arriving_bytes` of them will arrive.
     ///
     /// Errors: as [`PartialFile::open`].
     pub fn resize_stream(&mut self, length: u64, arriving_bytes: u64) -> io::Result<()> {
@@ -35,7 +35,7 @@ impl PartialFile {
         at(self.place.path(), self.look_for_room(Some(arriving_bytes)))
     }
 
-    /// Forgets all bytes, which belong to another file.
+    /// Drops all received bytes, which belong to another file.
     ///
     /// Errors: the system's, with the name of the file.
     pub fn forget(&mut self) -> io::Result<()> {
@@ -43,15 +43,15 @@ impl PartialFile {
         at(&path, self.drop_all())
     }
 
-    /// The bytes. Only those in [`PartialFile::have`] have arrived.
+    /// The stream's file. Only the ranges of [`PartialFile::have`] have arrived.
     pub fn data(&self) -> &File {
         &self.data
     }
 
-    /// Passes the bytes to `unpack`, which writes a directory from them. Then removes the working
-    /// files. If the bytes are wrong, all are forgotten.
+    /// Passes the stream's file to `unpack`, which writes a directory from it. Then removes the
+    /// working files. If the bytes are corrupt, all of them are dropped.
     ///
-    /// Errors: [`FinishError`]. The working files stay.
+    /// Errors: [`FinishError`]. The working files stay after an error.
     pub fn finish_directory<T>(
         &mut self,
         length: u64,
@@ -63,7 +63,7 @@ impl PartialFile {
         let done = match unpack(&self.data) {
             Ok(done) => done,
             Err(UnpackError::Io(error)) => return Err(FinishError::Io(error)),
-            // No piece can be trusted: the contents that were right have their names already.
+            // No piece can be trusted. Contents with the correct hash have their names already.
             Err(UnpackError::Corrupt) => {
                 self.forget().map_err(FinishError::Io)?;
                 return Err(FinishError::Mismatch { have: Vec::new() });

@@ -25,7 +25,7 @@ fn put(file: &mut PartialFile, bytes: &[u8], r: ByteRange) {
 }
 
 #[test]
-fn what_was_written_before_a_crash_is_there_after_it() {
+fn written_ranges_survive_a_crash() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("a/b.bin");
     let bytes: Vec<u8> = (0..200u8).collect();
@@ -82,7 +82,7 @@ fn damaged_bytes_and_a_torn_journal_do_not_count() {
 }
 
 #[test]
-fn a_file_is_here_in_at_most_so_many_pieces() {
+fn number_of_recorded_ranges_is_bounded() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("e.bin");
     let length = 2 * RANGES_MAX as u64 + 4096;
@@ -116,7 +116,7 @@ fn file_with_wrong_hash_is_not_renamed_into_place() {
 }
 
 #[test]
-fn a_late_write_does_not_reach_a_file_that_has_its_name() {
+fn late_write_does_not_change_the_finished_file() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("d.bin");
     let mut file = open(&path, 10).expect("opens");
@@ -127,7 +127,7 @@ fn a_late_write_does_not_reach_a_file_that_has_its_name() {
 }
 
 #[test]
-fn what_was_hashed_as_it_was_written_is_not_read_back() {
+fn bytes_hashed_on_arrival_are_not_read_again() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("f.bin");
     let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
@@ -145,7 +145,7 @@ fn what_was_hashed_as_it_was_written_is_not_read_back() {
 }
 
 #[test]
-fn pieces_that_share_chunks_leave_nothing_to_be_read_back() {
+fn chunks_split_between_pieces_are_hashed_on_arrival() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
     let hash = FileHash(*blake3::hash(&bytes).as_bytes());
@@ -166,7 +166,7 @@ fn pieces_that_share_chunks_leave_nothing_to_be_read_back() {
 
 #[derive(Clone, Debug)]
 enum Deed {
-    /// Writes bytes that differ from the earlier ones.
+    /// Writes bytes that differ from the earlier bytes.
     Write {
         start: u64,
         length: u64,
@@ -212,9 +212,9 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// The plain twin is the hash of the bytes that are on the disk.
+    /// The result is compared with the hash of the bytes on the disk.
     #[test]
-    fn the_hash_is_that_of_what_is_on_the_disk(mut length in 1u64..40_000, deeds in deeds()) {
+    fn hash_equals_the_hash_of_the_stored_bytes(mut length in 1u64..40_000, deeds in deeds()) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("g.bin");
         let on_disk = |length: u64| {
@@ -283,7 +283,7 @@ fn told(result: Result<impl Sized, FinishError>) -> String {
 
 /// #17: the working file of `x` was named `x.partial`, which may be an independent file.
 #[test]
-fn a_file_that_is_called_like_a_working_file_of_before_is_left_alone() {
+fn names_like_old_working_files_are_independent() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let names = ["x", "x.partial", "x.partial.journal"].map(|name| folder.path().join(name));
     let mut files = names.each_ref().map(|path| open(path, 10).expect("opens"));
@@ -301,7 +301,7 @@ fn a_file_that_is_called_like_a_working_file_of_before_is_left_alone() {
 /// #17: a file with a name of 250 bytes could not be sent, because the name of its working file was
 /// too long.
 #[test]
-fn a_name_may_be_as_long_as_the_file_system_takes() {
+fn longest_name_of_the_file_system_is_accepted() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("x".repeat(255));
     let mut file = open(&path, 10).expect("opens");
@@ -313,9 +313,10 @@ fn a_name_may_be_as_long_as_the_file_system_takes() {
     assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]);
 }
 
-/// #17: of two that wrote one file, the second went on writing after the first had given it its name.
+/// #17: of two writers of one file, the second continued to write to the file after the first had
+/// renamed it to its final name.
 #[test]
-fn a_second_writer_is_refused_and_told_why() {
+fn second_writer_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("x");
     let mut first = open(&path, 10).expect("opens");
@@ -327,7 +328,7 @@ fn a_second_writer_is_refused_and_told_why() {
     open(&folder.path().join("way/x"), 10).expect_err("the same file by another way");
     put(&mut first, &[7; 10], range(0, 10));
     finish(&mut first, &[7; 10], false).expect("all is there");
-    // Once the first has its name, the second may begin, with a new file.
+    // After the first writer has finished, a second writer may begin, with a new file.
     let mut second = open(&path, 10).expect("opens");
     put(&mut second, &[8; 10], range(0, 10));
     assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]);
@@ -338,7 +339,7 @@ fn a_second_writer_is_refused_and_told_why() {
 
 /// #17: any file that had the working file's name by then was renamed to the final name.
 #[test]
-fn what_gets_the_name_is_what_was_hashed() {
+fn only_the_hashed_file_gets_the_final_name() {
     for replace in [false, true] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("x");
@@ -352,7 +353,8 @@ fn what_gets_the_name_is_what_was_hashed() {
         std::fs::rename(&other, working(&path, "partial")).expect("somebody meddles");
         match finish(&mut file, &[7; 10], replace) {
             Ok(()) => assert_eq!(std::fs::read(&path).expect("it has its name"), [7; 10]),
-            // Its only name was removed, and some kernels give no new one to a nameless file.
+            // The working file's only name was removed, and some kernels give no new name to a
+            // nameless file.
             Err(FinishError::Io(_)) => assert_ne!(std::fs::read(&path).unwrap_or_default(), [9; 10]),
             Err(other) => panic!("{other:?}"),
         }
@@ -361,7 +363,7 @@ fn what_gets_the_name_is_what_was_hashed() {
 
 /// #17: a link at the working file's name had the file that it points to emptied and filled.
 #[test]
-fn working_files_that_are_links_or_not_ones_own_are_refused() {
+fn linked_or_foreign_working_files_are_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (path, victim) = (folder.path().join("x"), folder.path().join("victim"));
     std::fs::write(&victim, b"precious").expect("it can be written");
@@ -393,7 +395,7 @@ fn working_files_that_are_links_or_not_ones_own_are_refused() {
 }
 
 #[test]
-fn a_file_that_is_there_is_replaced_only_where_that_was_asked_for() {
+fn existing_file_is_replaced_only_on_request() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("x");
     std::fs::write(&path, b"before").expect("it can be written");
@@ -414,7 +416,7 @@ fn a_file_that_is_there_is_replaced_only_where_that_was_asked_for() {
 
 /// #17: a file of mode 0600 arrived as 0644, and as old as its arrival.
 #[test]
-fn a_file_is_nobody_elses_until_it_has_its_name_and_then_as_at_its_source() {
+fn arriving_file_is_private_then_has_source_permissions() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o7777;
@@ -445,7 +447,7 @@ fn attributes_of(found: &Metadata) -> (u32, i64) {
 /// #17: a sender's claim reserved all of a destination's disk, and files without verified bytes
 /// stayed for ever.
 #[test]
-fn disk_is_taken_as_bytes_arrive_and_given_back_where_none_did() {
+fn disk_space_grows_with_received_bytes_only() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("x");
     let free = rustix::fs::statvfs(folder.path()).expect("a disk").f_bavail;
@@ -469,7 +471,7 @@ fn disk_is_taken_as_bytes_arrive_and_given_back_where_none_did() {
 }
 
 #[test]
-fn a_disk_that_is_too_small_is_found_before_a_byte_arrives() {
+fn missing_disk_space_is_reported_before_the_transfer() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let said = open(&folder.path().join("x"), 1 << 60).expect_err("no such disk").to_string();
     assert!(said.contains("No space left on device") && said.contains("are free"), "{said}");
@@ -477,7 +479,7 @@ fn a_disk_that_is_too_small_is_found_before_a_byte_arrives() {
 }
 
 #[test]
-fn a_journal_says_what_it_is_for() {
+fn journal_header_decodes_to_its_name_and_length() {
     for name in [&b"x"[..], &[b'y'; 255]] {
         let header = Header { name: name.to_vec(), length: 1 << 40 };
         assert_eq!(Header::decode(&header.encode()), Some(header));
@@ -502,8 +504,8 @@ enum Step {
     Finish(usize),
 }
 
-/// Names that are prefixes, suffixes, spellings, cases and links of each other; in the second
-/// column the file meant.
+/// Names that are prefixes, suffixes, spellings, cases and links of each other, each with the path
+/// of the file that it leads to.
 const COLLIDING: [(&str, &str); 14] = [
     ("x", "x"),
     ("./x", "x"),
@@ -540,9 +542,9 @@ fn sent(who: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
-    /// #17: files whose working names met were verified and had each other's bytes.
+    /// #17: files with the same working name were verified, but had each other's bytes.
     #[test]
-    fn every_file_that_has_a_name_in_the_end_is_the_one_that_was_sent_whole(steps in steps(), replace in any::<bool>()) {
+    fn named_files_have_exactly_the_sent_bytes(steps in steps(), replace in any::<bool>()) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join("sub")).expect("it can be made");
         std::os::unix::fs::symlink(".", folder.path().join("way")).expect("it can be made");
@@ -583,8 +585,8 @@ proptest! {
                             put(&mut file, &bytes, gap);
                         }
                         match finish(&mut file, &bytes, replace) {
-                            // Bytes left by an earlier transfer counted as this one's: overwritten
-                            // ones are found first, then the rest.
+                            // Bytes of an earlier transfer counted as received. The first mismatch
+                            // drops overwritten ranges, the second mismatch all ranges.
                             Err(FinishError::Mismatch { .. }) if tries < 2 => tries += 1,
                             other => break other,
                         }
@@ -617,9 +619,10 @@ proptest! {
     }
 }
 
-/// #17: where the same bytes lay already for all to read, a private file ended as arrived, and stayed readable.
+/// #17: a private file counted as arrived if the destination had a copy that all users can read.
+/// The copy stayed readable.
 #[test]
-fn the_same_bytes_are_not_for_more_readers_than_at_their_source() {
+fn existing_copy_gets_no_wider_permissions_than_its_source() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("x");

@@ -20,8 +20,9 @@ pub fn is_begun(place: &Place) -> bool {
     rustix::fs::statat(place.folder(), working.journal.as_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
-/// Puts a file with these bytes in place, on the disk before it has its name if it `syncs`. False
-/// where this file system, or this machine, cannot do it so; nothing is left then.
+/// Writes a file with these bytes at `place`. With `syncs`, the bytes are on the disk before the
+/// file has its name. Returns false, and leaves no file, if the file system or the machine has no
+/// nameless files.
 ///
 /// Errors: the system's, with the name of the file; another file has the name and may not be
 /// replaced.
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_comes_whole_with_its_rights_and_its_time_and_nothing_beside_it() {
+    fn small_file_arrives_with_permissions_and_time() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("x");
         let place = Place::of(&path).expect("a name");
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_stays_unless_it_may_be_replaced() {
+    fn existing_file_stays_unless_replacement_is_permitted() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("x");
         std::fs::write(&path, b"older").expect("it can be written");
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_transfer_left_is_seen() {
+    fn partial_file_of_an_earlier_transfer_is_found() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let place = Place::of(&folder.path().join("x")).expect("a name");
         assert!(!is_begun(&place));

@@ -4,12 +4,12 @@ use rustix::fs::RawDir;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// Bytes of names that are read at once.
+/// Buffer for the entries that one system call reads, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Sorted names of a folder.
 ///
-/// Cost: 8 bytes a name beside its own.
+/// Cost: 8 bytes per name, and the bytes of the name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     bytes: Vec<u8>,

@@ -219,7 +219,7 @@ fn excluded_files_stay_in_the_index() {
 }
 
 #[test]
-fn a_damaged_index_is_made_anew() {
+fn damaged_index_is_replaced() {
     let world = World::new();
     assert_eq!(world.hashed(), 4);
     let whole = std::fs::read(world.index()).expect("it is there");
@@ -264,7 +264,7 @@ fn files_of_other_programs_are_refused() {
 }
 
 #[test]
-fn the_index_of_another_tree_is_made_anew() {
+fn index_of_another_tree_is_replaced() {
     let world = World::new();
     assert_eq!(world.hashed(), 4);
     std::fs::rename(world.root(), world.all.path().join("old")).expect("it is there");
@@ -294,7 +294,7 @@ proptest! {
 }
 
 #[test]
-fn a_whole_index_loses_nothing() {
+fn undamaged_index_keeps_its_entries() {
     assert!(exercise_damage(folder().path(), &[]));
     let first_byte_of_the_magic = [0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     assert!(!exercise_damage(folder().path(), &first_byte_of_the_magic));
