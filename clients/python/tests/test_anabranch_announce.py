@@ -82,7 +82,7 @@ class Announcing(unittest.TestCase):
         self.accepted.close()
         self.folder.cleanup()
 
-    def test_a_flow_is_announced_grows_and_ends_over_one_connection(self):
+    def test_flow_uses_one_connection_until_its_end(self):
         agent = Agent(self.path)
         os.environ[SOCKET_VARIABLE] = self.path
         self.addCleanup(os.environ.pop, SOCKET_VARIABLE)
@@ -102,7 +102,7 @@ class Announcing(unittest.TestCase):
         ]
         self.assertEqual(agent.lines, [(0, line) for line in told])
 
-    def test_asyncio_transports_and_writers_are_sockets_too(self):
+    def test_asyncio_transports_and_writers_are_accepted(self):
         agent = Agent(self.path)
         announcer = Announcer(self.path)
 
@@ -115,7 +115,7 @@ class Announcing(unittest.TestCase):
         asyncio.run(talk())
         self.assertEqual([line["flow"] for _, line in agent.lines], [self.key, self.key])
 
-    def test_addresses_of_ipv6_stand_in_brackets_with_scopes_as_numbers(self):
+    def test_ipv6_addresses_have_brackets_and_numeric_scopes(self):
         agent = Agent(self.path)
         stream, accepted = pair("::", socket.AF_INET6)
         with stream, accepted:
@@ -125,13 +125,13 @@ class Announcing(unittest.TestCase):
         self.assertEqual(_name(("fe80::1%eth0", 9, 0, 4)), "[fe80::1%4]:9")
         self.assertEqual(_name(("fd00::1", 9, 0, 0)), "[fd00::1]:9")
 
-    def test_what_is_no_connected_tcp_socket_is_refused_here(self):
+    def test_only_connected_tcp_sockets_are_accepted(self):
         announcer = Announcer("nowhere")
         for sock in (*socket.socketpair(), socket.socket(), None, 7):
             with self.assertRaisesRegex(AnnounceError, "not a connected TCP socket"):
                 announcer.announce(sock, "t", 1)
 
-    def test_without_an_agent_calls_fail_and_with_one_again_they_do_not(self):
+    def test_calls_fail_only_while_the_agent_is_absent(self):
         with self.assertRaisesRegex(AnnounceError, "set ANABRANCH_SHUFFLE_SOCKET"):
             Announcer().announce(self.stream, "t", 1)
         announcer = Announcer(self.path)
@@ -152,7 +152,7 @@ class Announcing(unittest.TestCase):
         flow.grow(4)
         self.assertEqual([line["size_bytes"] for _, line in third.lines], [4])
 
-    def test_what_the_agent_refuses_is_told_with_its_reason(self):
+    def test_refusal_has_the_reason_of_the_agent(self):
         agent = Agent(self.path, b'{"ok":false,"error":"no room"}\n')
         announcer = Announcer(self.path)
         for _ in range(2):
@@ -160,7 +160,7 @@ class Announcing(unittest.TestCase):
                 announcer.announce(self.stream, "t", 1)
         self.assertEqual([number for number, _ in agent.lines], [0, 0])
 
-    def test_what_the_agent_may_have_heard_is_ended_and_what_it_has_refused_is_not(self):
+    def test_refused_flow_is_not_ended_unlike_unanswered_one(self):
         no_reason = "refused by the shuffle agent: for no stated reason"
         for reply, says, is_ended in ((b"nonsense\n", ".", True), (b'{"ok":false}\n', no_reason, False)):
             agent = Agent(self.path, reply)
@@ -170,7 +170,7 @@ class Announcing(unittest.TestCase):
             os.unlink(self.path)
             self.assertEqual(["ended" in line for _, line in agent.lines], [False, True][: 1 + is_ended])
 
-    def test_a_connection_on_which_nonsense_came_is_not_used_again(self):
+    def test_connection_with_an_invalid_answer_is_closed(self):
         agent = Agent(self.path, b"1\n")
         announcer = Announcer(self.path, timeout=20)
         for _ in range(2):
@@ -178,7 +178,7 @@ class Announcing(unittest.TestCase):
                 announcer.announce(self.stream, "t", 1)
         self.assertEqual([number for number, _ in agent.lines], [0, 1])
 
-    def test_an_agent_that_answers_nothing_or_nonsense_is_an_error_in_time(self):
+    def test_missing_or_invalid_answer_is_a_timely_error(self):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self.path)
         listener.listen(0)
@@ -199,7 +199,7 @@ class Announcing(unittest.TestCase):
         with self.assertRaisesRegex(AnnounceError, "name of 129 bytes: the agent takes at most 128"):
             announcer.announce(self.stream, "a" * 129, 1)
 
-    def test_an_agent_that_did_not_answer_in_time_is_not_asked_for_a_second(self):
+    def test_silent_agent_is_not_asked_for_one_second(self):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.path)
             listener.listen(16)
@@ -220,7 +220,7 @@ class Announcing(unittest.TestCase):
                 announcer.announce(self.stream, "t", 1)
             listener.accept()[0].close()
 
-    def test_what_is_no_size_or_no_name_is_an_announce_error_and_numbers_of_others_are_sizes(self):
+    def test_invalid_sizes_and_names_are_announce_errors(self):
         class Count:
             def __index__(self):
                 return 7
@@ -243,7 +243,7 @@ class Announcing(unittest.TestCase):
         with self.assertRaises(AnnounceError):
             Announcer("x" * 200 + "\0").announce(self.stream, "t", 1)
 
-    def test_what_is_no_timeout_or_no_path_is_refused_when_it_is_given(self):
+    def test_constructor_refuses_invalid_timeouts_and_paths(self):
         for timeout in (-0.1, 86_401, float("inf"), float("nan")):
             with self.assertRaises(ValueError):
                 Announcer(self.path, timeout=timeout)
@@ -252,7 +252,7 @@ class Announcing(unittest.TestCase):
                 Announcer(path, timeout=timeout)
         Announcer(self.path, timeout=86_400)
 
-    def test_what_the_page_shows_runs(self):
+    def test_example_of_the_documentation_runs(self):
         page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/shuffle.md")
         with open(page, encoding="utf-8") as file:
             shown = file.read().split("```python\n")[1].split("```")[0]
@@ -284,7 +284,7 @@ class Announcing(unittest.TestCase):
             thread.join()
         self.assertEqual((errors, len(agent.streams)), ([], 3))
 
-    def test_an_agent_that_has_gone_is_no_reason_for_a_signal(self):
+    def test_stopped_agent_causes_no_signal(self):
         agent = Agent(self.path)
         script = (
             "import signal, socket, sys\n"
@@ -309,7 +309,7 @@ class Announcing(unittest.TestCase):
             said, _ = child.communicate(b"\n", timeout=60)
         self.assertEqual((child.returncode, said), (0, b"unharmed\n"))
 
-    def test_a_forked_child_speaks_over_a_connection_of_its_own(self):
+    def test_forked_child_opens_a_separate_connection(self):
         agent = Agent(self.path)
         announcer = Announcer(self.path, timeout=20)
         flow = announcer.announce(self.stream, "t", 1)
