@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_outcome_is_the_exit_code() {
+    fn exit_code_is_the_worst_outcome() {
         assert_eq!(worst(&[Outcome::Done, Outcome::Done]), 0);
         assert_eq!(worst(&[Outcome::Done, Outcome::SomeFailed]), 3);
         assert_eq!(worst(&[Outcome::SomeFailed, Outcome::Cancelled]), 5);

@@ -455,7 +455,7 @@ mod tests {
 
     /// #17: a watcher that came after the first plan took a later attempt's plan for the beginning.
     #[test]
-    fn a_late_follower_counts_from_the_transfers_beginning() {
+    fn late_watcher_measures_from_the_start_of_transfer() {
         let mut view = view(4, "file");
         view.destinations.iter_mut().for_each(|d| d.verdict = Some(Verdict::Done));
         (view.outcome, view.began_unix_ms) = (Some(Outcome::Done), Some(1_000));
@@ -500,7 +500,7 @@ mod tests {
 
     /// #17: `1 MiB by -: planned -, bound -` where nothing had to be sent.
     #[test]
-    fn what_was_there_already_is_said_to_be() {
+    fn existing_copies_are_reported_as_nothing_to_send() {
         let mut view = view(4, "file");
         view.destinations.iter_mut().for_each(|d| d.verdict = Some(Verdict::Done));
         view.outcome = Some(Outcome::Done);

@@ -305,7 +305,7 @@ fn same_command_follows_the_transfer_of_a_lost_terminal() {
 
 /// Ctrl-C and SIGTERM are meant to stop the transfer, a lost terminal is not.
 #[test]
-fn whoever_ends_a_send_politely_stops_the_transfer() {
+fn interrupt_and_terminate_signals_stop_the_transfer() {
     let local = LocalDaemons::start(TRIANGLE, &["paris"]);
     std::fs::write(local.path("paris/file"), "x").expect("the folder is ours");
     for (id, signal) in [(1, "-TERM"), (2, "-INT")] {
@@ -411,7 +411,7 @@ fn transfer_forgotten_by_the_controller_is_no_wrong_usage() {
 
 /// #17: a dry run planned a nonexistent file, and reported neither size nor time.
 #[test]
-fn a_dry_run_asks_the_source_and_leaves_nothing() {
+fn dry_run_queries_the_source_and_creates_no_transfer() {
     let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
     local.wait_for(&["paris", "tokyo"]);
     std::fs::write(local.path("paris/file"), vec![7; 100_000]).expect("the folder is ours");
@@ -488,7 +488,7 @@ fn a_dry_run_asks_the_source_and_leaves_nothing() {
 
 /// #17: a site that registered repeatedly filled the controller's log, with a line each time.
 #[test]
-fn that_a_relays_topology_differs_is_said_once() {
+fn different_relay_topology_is_logged_once() {
     let local = LocalDaemons::start(TRIANGLE, &[]);
     let files = CredentialFiles::in_set(
         &local.path("keys/replicate"),

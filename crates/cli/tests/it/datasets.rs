@@ -174,7 +174,7 @@ fn killed_destination_goes_on_with_a_directory() {
 
 /// The destination has the head and some contents of the source as it was before.
 #[test]
-fn interrupted_directory_arrives_as_it_is_later() {
+fn resumed_directory_has_the_current_content() {
     let Some(_alone) = stage(&[]) else { return };
     let Some(mut net) = Net::new(LINE) else { return };
     for site in ["nyc", "sin"] {

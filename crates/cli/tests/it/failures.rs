@@ -75,7 +75,7 @@ fn killed_relay_is_planned_around_and_missing_bytes_resent() {
 }
 
 #[test]
-fn a_relay_that_comes_back_does_no_harm() {
+fn transfer_survives_a_relay_restart() {
     let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(2 * MIB as u64);
@@ -102,7 +102,7 @@ fn returning_destination_continues_from_its_partial_file() {
 }
 
 #[test]
-fn a_source_that_comes_back_sends_the_rest() {
+fn restarted_source_sends_only_the_rest() {
     let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(3 * MIB as u64);
@@ -116,7 +116,7 @@ fn a_source_that_comes_back_sends_the_rest() {
 }
 
 #[test]
-fn a_controller_that_comes_back_completes_the_transfer() {
+fn restarted_controller_completes_the_transfer() {
     let Some((mut net, bytes)) = diamond(6 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(2 * MIB as u64);
@@ -195,7 +195,7 @@ fn bit_flipping_relay_in_a_routed_plan_is_avoided() {
 }
 
 #[test]
-fn a_relay_that_spoils_everything_is_left_soon() {
+fn relay_that_corrupts_all_data_is_soon_avoided() {
     let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 1_000_000, &["--scheme", "packed"]) else {
         return;
     };
@@ -259,7 +259,7 @@ fn bit_flipping_relay_in_a_code_is_avoided() {
 }
 
 #[test]
-fn wrong_data_is_refused_where_the_user_says_so() {
+fn corrupt_data_ends_the_transfer_with_on_corrupt_refuse() {
     let arguments = ["--scheme", "packed", "--on-corrupt", "refuse"];
     let Some((net, bytes, sent)) = flips(Net::new(DIAMOND), "r1", 200_000, &arguments) else { return };
     assert_eq!(sent.code(), 4, "{}", sent.summary());
@@ -303,7 +303,7 @@ fn relay_with_too_small_a_disk_is_planned_around() {
 }
 
 #[test]
-fn a_full_disk_fails_one_destination_with_one_line() {
+fn full_disk_fails_one_destination_with_one_line() {
     let Some((mut net, bytes)) = diamond_with_a_small_disk("d2") else { return };
     let sent = net.send(&SEND).finish();
     assert_eq!(sent.code(), 3, "{}", sent.summary());
@@ -315,7 +315,7 @@ fn a_full_disk_fails_one_destination_with_one_line() {
 }
 
 #[test]
-fn a_slow_destination_holds_nobody_up_to_the_end() {
+fn slow_destination_does_not_delay_the_other_destination() {
     let Some((mut net, bytes)) = diamond(12 * MIB) else { return };
     let sending = net.send(&SEND);
     sending.verified(MIB as u64);
@@ -380,7 +380,7 @@ fn bbr_and_stripes_fill_a_lossy_long_link() {
 }
 
 #[test]
-fn sending_again_sends_only_what_is_missing() {
+fn repeated_send_moves_only_missing_data() {
     let Some((mut net, bytes)) = diamond(4 * MIB) else { return };
     net.send(&SEND).finish().expect_done();
     let before = net.arrived_anywhere();
@@ -413,7 +413,7 @@ fn same_command_continues_after_ctrl_c() {
 }
 
 #[test]
-fn a_new_version_of_a_file_resumes_too() {
+fn transfer_of_a_new_version_resumes() {
     let Some((mut net, _)) = diamond(4 * MIB) else { return };
     net.put("d1", "file", 8, 5 * MIB);
     let bytes = net.put("s", "file", 7, 6 * MIB);
@@ -554,7 +554,7 @@ fn keys_that_do_not_belong_together_get_one_line() {
 }
 
 #[test]
-fn a_topology_that_cannot_be_gets_one_line() {
+fn invalid_topology_is_refused_in_one_line() {
     let local = LocalDaemons::start(ISLAND, &[]);
     let zero = ISLAND.to_owned() + "capacity = \"0 bit/s\"\n";
     std::fs::write(local.path("zero.toml"), zero).expect("the folder is ours");

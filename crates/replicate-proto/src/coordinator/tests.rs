@@ -688,7 +688,7 @@ fn existing_other_file_is_kept_unless_replacement_is_allowed() {
 
 /// #17: every inquiry found a replaceable file again, a hundred times per second and without end.
 #[test]
-fn a_file_that_may_be_replaced_is_found_once() {
+fn replaceable_file_is_reported_once() {
     for remembers_hash in [false, true] {
         let mut w = World::new(internet2());
         w.sites[0].remembers_hash = remembers_hash;

@@ -294,7 +294,7 @@ async fn reregistered_site_asks_for_commands_immediately() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whole_transfer_is_talked_through() {
+async fn transfer_runs_from_submission_to_finish() {
     let world = World::new("whole").await;
     let (sites, _, starts) = world.sites(false);
     let operator = world.client(Role::Operator, "operator");
@@ -368,7 +368,7 @@ async fn equal_request_of_the_submitter_finds_the_running_transfer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_controller_goes_on_where_it_was() {
+async fn killed_controller_resumes_its_transfers() {
     let mut world = World::new("restart").await;
     let (sites, hold, starts) = world.sites(true);
     let operator = world.client(Role::Operator, "operator");
@@ -409,7 +409,7 @@ async fn a_killed_controller_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_site_that_falls_silent_counts_as_gone() {
+async fn silent_site_counts_as_down() {
     let world = World::new("silent").await;
     let (hold, starts) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let link = site(world.link("seattle", 1), hold.clone(), starts.clone());
@@ -499,7 +499,7 @@ async fn other_rates_warn_and_other_sites_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_not_is_refused() {
+async fn requests_without_permission_are_refused() {
     let world = World::new("refused").await;
     // A site that uses another site's name, with its own certificate.
     let seattle = world.client(Role::Site, "seattle");
@@ -619,7 +619,7 @@ async fn site_is_found_only_at_its_topology_address() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_authority_is_refused() {
+async fn client_of_another_authority_is_refused() {
     let world = World::new("authority").await;
     let folder = world.folder.join("other");
     write_set(&folder, &keys()).expect("an empty folder");
@@ -669,7 +669,7 @@ async fn bad_requests_get_one_line() {
 }
 
 #[tokio::test]
-async fn a_store_of_another_topology_is_refused() {
+async fn store_of_another_topology_is_refused() {
     let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-store", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a writable temporary folder");
     let path = folder.join("controller.redb");
@@ -687,7 +687,7 @@ async fn a_store_of_another_topology_is_refused() {
 
 /// #17: questions outlived their callers.
 #[tokio::test]
-async fn a_question_ends_with_whoever_asked_it() {
+async fn question_ends_when_its_caller_does() {
     let folder = std::env::temp_dir().join(format!("anabranch-replicate-{}-asked", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a writable temporary folder");
     let config = ControllerConfig::new(pair(), planner, folder.join("controller.redb"));

@@ -180,7 +180,7 @@ mod tests {
 
     /// #17: the page kept showing old data for the ten seconds of a command's retries.
     #[tokio::test]
-    async fn lost_controller_is_reported_soon_whatever_the_timeout() {
+    async fn lost_controller_is_reported_before_the_client_timeout() {
         let address = served(client().with_patience(Duration::from_secs(3_600))).await;
         let asked = ask(address, "/secret/transfers", "localhost");
         let reply = tokio::time::timeout(Duration::from_secs(60), asked).await.expect("less than an hour");

@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn receiver_without_room_is_no_evidence(halves in halves(0.0..1.0, 0.11..1.0)) {
+    fn receiver_limited_intervals_show_no_link_capacity(halves in halves(0.0..1.0, 0.11..1.0)) {
         let mut seen = ObservedLink::new();
         for half in halves {
             seen.report(&[half]);

@@ -111,7 +111,7 @@ fn site_is_limited_to_its_share_of_questions() {
 
 /// #17: a source that registered repeatedly kept its questions open without end.
 #[test]
-fn a_question_ends_however_often_its_source_registers() {
+fn repeated_registration_of_a_source_does_not_extend_questions() {
     let mut w = World::new(internet2());
     let CoordinatorConfig { gather, inquire_timeout, .. } = CoordinatorConfig::default();
     w.coordinator.handle_site_down(w.now, SiteId(0));

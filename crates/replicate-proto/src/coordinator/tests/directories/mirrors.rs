@@ -115,7 +115,7 @@ fn comparison_sends_the_head_and_reports_differences() {
 }
 
 #[test]
-fn comparison_gives_an_absent_site_up_soon() {
+fn comparison_soon_reports_an_absent_site_as_unreachable() {
     let mut w = World::new(internet2());
     let mut request = directory_request(&mut w, &[3, 8]);
     request.rules.compare = true;
