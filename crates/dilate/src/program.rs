@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_is_accepted_and_others_refused_by_name() {
+    fn unusable_programs_are_refused_by_name() {
         check_program(&std::env::current_exe().expect("it runs")).expect("it loads the C library");
         check_program("sh".as_ref()).expect("every shell does");
         for (name, words) in [

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_share_without_burst_keeps_the_burst_length() {
+    fn loss_burst_is_optional_and_checked() {
         let read = |t: &str| t.parse::<Loss>();
         assert_eq!(read("1% burst 8"), Ok(Loss { ppm: 10_000, burst: Some(8) }));
         assert_eq!(read(" 5ppm burst  1000000 "), Ok(Loss { ppm: 5, burst: Some(1_000_000) }));

@@ -117,7 +117,7 @@ async fn rounds_continue_after_damage_to_keys_in_etcd() {
 /// Brokers report a decision of another version, do not overwrite it, and continue once it is
 /// deleted (#48).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_decision_of_another_format_is_not_overwritten() {
+async fn stored_decision_of_another_format_is_not_overwritten() {
     let Some(mut etcd) = Etcd::new() else {
         return skip("several brokers share an etcd, and this machine has none (Debian: etcd-server)");
     };

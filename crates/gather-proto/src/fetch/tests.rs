@@ -177,7 +177,7 @@ fn late_holder_is_asked_immediately_after_refusals() {
 }
 
 #[test]
-fn object_of_known_length_requests_its_hash() {
+fn hash_of_an_object_of_known_length_is_requested() {
     let mut fetch = of(RequestedObject { bytes: Some(5), ..unknown() });
     fetch.handle_opened(at(0), OBJECT, &[]);
     connect(&mut fetch, 1, &[A]);

@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn control_messages_decode_despite_cuts_and_trailing_bytes(control in control()) {
+    fn control_messages_decode_only_once_complete(control in control()) {
         let mut bytes = Vec::new();
         control.encode_framed(&mut bytes);
         for end in 0..bytes.len() {

@@ -51,7 +51,7 @@ fn growth_of_a_coflow_postpones_its_deadline() {
 }
 
 #[test]
-fn coflow_is_judged_by_the_links_where_it_waits() {
+fn coflow_order_follows_links_where_the_coflow_waits() {
     // Coflow b needs 3 s on link 1, which no other coflow uses. Coflow c needs 2 s on link 0,
     // behind 2 s of coflow a. SEBF orders c before b on link 2.
     let flows = [
