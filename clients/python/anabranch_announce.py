@@ -1,8 +1,9 @@
-"""Announce a program's flows to this host's ``anabranch shuffle agent``, so that the tasks that wait for them end early.
+"""Announce a program's flows to this host's ``anabranch shuffle agent``, so that the tasks that wait for the flows finish early.
 
-For each TCP connection over which it sends, a program names the *coflow* (the flows that a task waits for together; all of
-them, on any host, have its name) and tells how much the connection has to move. Announce when the data is there; announce again
-when there is more, and when all of it has been sent. A program that only receives announces nothing::
+For each TCP connection over which it sends, a program names the flow's *coflow* and states the bytes that the connection will
+send. A coflow is the set of flows that a task waits for together; all its flows, on any host, share its name. Announce a flow
+when its data is ready, again when there is more data, and when all of it has been sent. A program that only receives announces
+nothing::
 
     from anabranch_announce import AnnounceError, Announcer
 
@@ -13,14 +14,16 @@ when there is more, and when all of it has been sent. A program that only receiv
         print("goes unannounced:", error)  # and without a limit: nothing is lost but the stage's early end
     sock.sendall(partition)
 
-Announcing hardly holds up data: a call takes at most ``timeout`` seconds and fails then, with :class:`AnnounceError` and nothing else,
-and for a second after it (``RETRY``) all others fail at once; threads do not wait for each other. Without an agent a call fails at
-once. The next call connects anew, also after the agent was started again or this process was forked. An agent that is started
-anew knows nothing of flows: ``grow``, with the same size, announces a flow again. For a connection's second or later coflow it then
-also counts the bytes of those before, so that it takes the flow for nearly through until it ends. In an event loop that must
-not wait at all, ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
+Announcing hardly delays data. A call takes at most ``timeout`` seconds and then fails. The only exception of a call is
+:class:`AnnounceError`. After a timeout all other calls fail at once for one second (``RETRY``). Threads do not wait for each
+other. Without an agent a call fails at once. The next call reconnects, also after a restart of the agent or a fork of this
+process.
 
-One file without dependencies, for Python 3.8 and later, on Linux: copy it, or install the folder that it is in.
+A restarted agent has no record of flows: ``grow`` with the same size announces a flow again. For a connection's second or later
+coflow, the agent then also counts the bytes of the earlier coflows. It therefore takes the flow for nearly complete until the
+flow ends. An event loop that must never wait can call ``await asyncio.to_thread(agent.announce, writer, "job-7", size)``.
+
+The module is one file without dependencies, for Python 3.8 and later, on Linux. Copy the file, or install its folder.
 """
 
 import json
@@ -33,13 +36,13 @@ from typing import Any, List, Optional, Tuple
 __all__ = ["RETRY", "SOCKET_VARIABLE", "TIMEOUT", "AnnounceError", "Announcer", "Flow"]
 
 SOCKET_VARIABLE = "ANABRANCH_SHUFFLE_SOCKET"
-"""The environment's word for where the agent listens (its ``--listen``)."""
+"""Environment variable with the path of the socket on which the agent listens (its ``--listen``)."""
 
 TIMEOUT = 0.1
-"""The longest that a call takes unless told otherwise, in seconds."""
+"""Default time limit of a call, in seconds."""
 
 RETRY = 1.0
-"""After a call that took all of its time, for how many seconds others do not ask the agent but fail at once."""
+"""Time after a timed-out call in which further calls fail at once, without a request to the agent; in seconds."""
 
 _NAME_BYTES_MAX = 128
 _TIMEOUT_MAX = 86_400
@@ -50,26 +53,26 @@ _IDLE_MAX = 4
 
 
 class AnnounceError(Exception):
-    """Why a flow has not been announced, in one line. Its data may go all the same."""
+    """The reason, in one line, why a flow was not announced. The flow's data may be sent nevertheless."""
 
-    # Whether the agent may have heard and taken what was said.
+    # Whether the agent may have received and accepted the announcement.
     _may_be_heard = False
 
 
 class Announcer:
-    """A way to this host's agent, for all threads of a program. It connects when the first flow is announced.
+    """Connection to this host's agent, for all threads of a program. Connects when the first flow is announced.
 
     Parameters
     ----------
     path : str, optional
-        Where the agent listens; what ``ANABRANCH_SHUFFLE_SOCKET`` says otherwise.
+        Path of the agent's socket. Default: the value of ``ANABRANCH_SHUFFLE_SOCKET``.
     timeout : float
-        The longest that a call takes, in seconds: 0 to 86400.
+        Time limit of a call, in seconds: 0 to 86400.
 
     Raises
     ------
     TypeError, ValueError
-        The path is none, or the timeout. No other call raises these.
+        The path or the timeout is invalid. No other call raises these exceptions.
     """
 
     def __init__(self, path: Optional[str] = None, timeout: float = TIMEOUT) -> None:
@@ -77,15 +80,16 @@ class Announcer:
         self._timeout = float(timeout)
         if not 0 <= self._timeout <= _TIMEOUT_MAX:
             raise ValueError("timeout %r: must be 0 to %d seconds" % (timeout, _TIMEOUT_MAX))
-        # Until when an agent that did not answer in time is not asked.
+        # Time until which an agent that did not answer in time is not called.
         self._away_until = float("-inf")
-        # A list's append and pop are whole under threads.
+        # Connections that no call uses, with the process that opened each. A list's append and pop
+        # are atomic between threads.
         self._idle: List[Tuple[int, socket.socket]] = []
 
     def announce(self, sock: Any, coflow: str, size_bytes: int) -> "Flow":
-        """Say that a connected TCP socket has so much to send for a coflow, in all.
+        """Announce the total bytes that a connected TCP socket sends for a coflow.
 
-        What the connection has moved before counts if this is its first coflow, and does not for later ones.
+        Bytes that the connection has already sent count towards its first coflow, and not towards later coflows.
 
         Parameters
         ----------
@@ -94,29 +98,29 @@ class Announcer:
         coflow : str
             The coflow's name: 1 to 128 printable ASCII characters without blanks.
         size_bytes : int
-            All that it has to send for that.
+            Total bytes that the connection sends for the coflow.
 
         Returns
         -------
         Flow
-            With which to say more. As a context manager it ends the flow.
+            The announced flow. As a context manager, it announces the flow's end.
 
         Raises
         ------
         AnnounceError
-            The agent is away or refuses it. The flow may send all the same.
+            The agent is unreachable, or refuses the announcement. The flow may send its data nevertheless.
         """
         flow = self.flow(sock, coflow)
         flow.grow(size_bytes)
         return flow
 
     def flow(self, sock: Any, coflow: str) -> "Flow":
-        """Make the flow of a connection, of which nothing is said until it grows.
+        """Create the flow of a connection. The flow is announced when it grows.
 
         Raises
         ------
         AnnounceError
-            It is no connected TCP socket, or the name cannot be one.
+            The socket is not a connected TCP socket, or the name is not a coflow's name.
         """
         if not isinstance(coflow, str):
             raise AnnounceError("a coflow's name is a str, not %s" % type(coflow).__name__)
@@ -136,7 +140,7 @@ class Announcer:
         return Flow(self, key, coflow)
 
     def close(self) -> None:
-        """Close the connection to the agent, which changes nothing for flows. The next call makes one."""
+        """Close the idle connections to the agent. Flows stay announced, and the next call reconnects."""
         while True:
             idle = self._take_idle()
             if idle is None:
@@ -166,7 +170,8 @@ class Announcer:
                     break
                 except BaseException as error:
                     connection.close()
-                    # The agent may have restarted since; a silent one has used up its time.
+                    # The agent may have been restarted since the last call. A silent agent has
+                    # used up the time limit.
                     if not (is_old and isinstance(error, Exception) and time.monotonic() < deadline):
                         raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -190,38 +195,40 @@ class Announcer:
                 process, idle = self._idle.pop()
             except IndexError:
                 return None
-            # A child's lines would mix with its parent's.
+            # Lines of a forked child on this connection would mix with lines of its parent.
             if process == os.getpid():
                 return idle
             idle.close()
 
 
 class Flow:
-    """A flow that has been announced. As a context manager, it says at the end that all has been sent.
+    """An announced flow. As a context manager, it announces at the end that all data for the coflow has been sent.
 
-    One is enough for a coflow on a connection: of two with the same name, the first that ends ends both. Announced for another
-    coflow, the connection is that one's, and what an older flow says later does not end it.
+    Keep one flow for each coflow on a connection. Of two flows with the same coflow, the first that ends ends both. After an
+    announcement for another coflow, the connection belongs to the new coflow, and an older flow no longer ends it.
     """
 
     def __init__(self, announcer: Announcer, key: Any, coflow: str) -> None:
         self._announcer = announcer
         self._key = key
         self._coflow = coflow
-        # Whether the agent knows of it, or may: one that did not answer may have heard all the same.
+        # Whether the agent knows the flow, or may know it because the agent may have received a
+        # call without answering.
         self._is_said = False
 
     def grow(self, to_bytes: int) -> None:
-        """Say that it has so much to send for its coflow, in all: not so much more.
+        """Announce that the flow sends ``to_bytes`` bytes in total for its coflow.
 
-        Said again it changes nothing, unless the agent was started anew and has forgotten it; less than before changes nothing.
+        A repetition changes nothing, unless the agent was restarted and has lost its record of the flow. A smaller size changes
+        nothing.
 
         Raises
         ------
         AnnounceError
-            The agent is away or refuses it. The flow may send all the same.
+            The agent is unreachable, or refuses the announcement. The flow may send its data nevertheless.
         """
         try:
-            # Any integer type, numpy's included.
+            # Accepts all integer types, including numpy's.
             size_bytes = operator.index(to_bytes)
         except TypeError as error:
             raise AnnounceError("a size is a whole number, not %s" % type(to_bytes).__name__) from error
@@ -235,14 +242,14 @@ class Flow:
         self._is_said = True
 
     def ended(self) -> None:
-        """Say that all that it has for its coflow has been sent, though the connection may stay.
+        """Announce that all data for the coflow has been sent, although the connection may stay open.
 
-        Needless before the connection is closed, as the agent sees that by itself.
+        Not needed before the connection is closed, because the agent detects the close by itself.
 
         Raises
         ------
         AnnounceError
-            The agent is away, or the connection has gone.
+            The agent is unreachable, or the connection does not exist any more.
         """
         if self._is_said:
             self._is_said = False
@@ -255,14 +262,14 @@ class Flow:
         try:
             self.ended()
         except AnnounceError:
-            # A connection that is closed already has ended anyway.
+            # A closed connection ends the flow anyway.
             pass
 
 
 def _connect(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # It does not wait: it is refused, where too many already do.
+        # A connect to a full queue fails at once instead of waiting.
         connection.setblocking(False)
         connection.connect(path)
     except BlockingIOError:
@@ -275,9 +282,9 @@ def _connect(path: str) -> socket.socket:
 
 
 def _exchange(connection: socket.socket, line: bytes, deadline: float) -> bytes:
-    """Say one line, and hear what is answered."""
+    """Send one line, and return the agent's answer."""
     connection.settimeout(_left(deadline))
-    # A peer that has gone raises no signal in this program.
+    # Without this flag, a closed connection could end this program by SIGPIPE.
     connection.sendall(line, socket.MSG_NOSIGNAL)
     reply = b""
     while not reply.endswith(b"\n"):
@@ -299,7 +306,7 @@ def _left(deadline: float) -> float:
 
 
 def _name(address: Any) -> str:
-    """Write a socket's address as the agent reads it; of IPv6 with the scope as a number."""
+    """Format a socket's address for the agent. An IPv6 scope is a number."""
     host, port = address[0], address[1]
     if ":" not in host:
         return "%s:%d" % (host, port)

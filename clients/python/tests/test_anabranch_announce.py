@@ -1,4 +1,4 @@
-"""Against a socket with prescribed answers. A real agent is spoken with in ``crates/cli/tests/it/shuffle.rs``.
+"""Tests with a fake agent that sends prescribed answers. ``crates/cli/tests/it/shuffle.rs`` has tests with a real agent.
 
 Run by ``python3 -m unittest discover clients/python/tests``.
 """
@@ -23,7 +23,7 @@ OK = b'{"ok":true}\n'
 
 
 class Agent:
-    """Answers every line of every connection so, and keeps lines with their connections' numbers."""
+    """Answers every line of every connection with ``reply``, and keeps the lines with their connections' numbers."""
 
     def __init__(self, path, reply=OK, after=0):
         self.lines = []
