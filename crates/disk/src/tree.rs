@@ -50,7 +50,7 @@ pub struct Stat {
 
 impl Stat {
     fn of(found: &Statx) -> Self {
-        // A kernel that is wrong about nanoseconds is taken at its whole seconds.
+        // If the kernel returns invalid nanoseconds, only the whole seconds are used.
         let time =
             |seconds, nanos: u32| FileTime::new(seconds, nanos.into()).or_else(|_| FileTime::new(seconds, 0));
         let time = |seconds, nanos| time(seconds, nanos).expect("no nanoseconds are fewer than a second");
@@ -104,7 +104,7 @@ fn stat_of(descriptor: impl AsFd) -> Result<Statx, Errno> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It cannot be opened or read.
+    /// The entry cannot be opened or read.
     Unreadable(OpenError),
     /// More than [`DEPTH_MAX`] folders lie in each other.
     TooDeep,
@@ -134,7 +134,7 @@ pub enum Skipped {
     Reserved,
     /// A folder of another file system.
     OtherFileSystem,
-    /// The filter excludes it. An excluded folder counts once, its contents do not.
+    /// The filter excludes the entry. An excluded folder counts once, without its contents.
     Excluded,
 }
 
@@ -166,9 +166,9 @@ impl Found<'_> {
         name_of(self.path)
     }
 
-    /// Opens it for reading, with its facts when it was opened.
+    /// Opens the file for reading. Also returns its facts at the opening.
     ///
-    /// Errors: it is another kind of file by now, or a secret of ours; the system's.
+    /// Errors: the file was replaced by another kind of entry, or is a secret; the system's.
     pub fn open(&self) -> Result<(File, Stat), OpenError> {
         let name = Path::new(OsStr::from_bytes(self.name()));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

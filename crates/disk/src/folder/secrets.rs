@@ -86,7 +86,7 @@ pub fn warn_of_any(folder: &Folder) {
 struct Looked {
     names: usize,
     bytes: u64,
-    /// The first of them.
+    /// Paths and kinds of the first secrets.
     found: Vec<(PathBuf, String)>,
     /// Number of further secrets.
     more: usize,

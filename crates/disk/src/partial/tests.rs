@@ -337,7 +337,7 @@ fn second_writer_is_refused_with_the_reason() {
     assert_eq!(std::fs::read(&path).expect("it has its name"), [8; 10]);
 }
 
-/// #17: any file that had the working file's name by then was renamed to the final name.
+/// #17: a file that had replaced the working file was renamed to the final name without a check.
 #[test]
 fn only_the_hashed_file_gets_the_final_name() {
     for replace in [false, true] {
@@ -361,7 +361,7 @@ fn only_the_hashed_file_gets_the_final_name() {
     }
 }
 
-/// #17: a link at the working file's name had the file that it points to emptied and filled.
+/// #17: if a link had the working file's name, the file behind the link was overwritten.
 #[test]
 fn linked_or_foreign_working_files_are_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -414,7 +414,7 @@ fn existing_file_is_replaced_only_on_request() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
 }
 
-/// #17: a file of mode 0600 arrived as 0644, and as old as its arrival.
+/// #17: a file of mode 0600 arrived with mode 0644 and the time of its arrival.
 #[test]
 fn arriving_file_is_private_then_has_source_permissions() {
     use std::os::unix::fs::PermissionsExt as _;

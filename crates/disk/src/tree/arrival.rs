@@ -90,7 +90,7 @@ impl Destination<'_> {
             Ok(done)
         });
         if written.is_err() {
-            // The next transfer does it, too.
+            // A failure is only logged, because the next transfer also settles the directory.
             if let Err(error) = settle(place) {
                 tracing::warn!("the next snapshot is not removed yet: {error}");
             }
@@ -474,7 +474,7 @@ pub fn compare(
     }
     let manifest = decoded(head, snapshot, memory_max)?;
     let before = match path.symlink_metadata() {
-        // The folders around it may be missing, and are not made.
+        // Missing parent folders are not created.
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         _ => scanned(&Place::of(path)?, memory_max)?,
     };

@@ -1,8 +1,8 @@
 //! Filters beside rclone's, on random trees and random rules.
 //!
-//! `ANABRANCH_RCLONE=10000` takes more cases than the 200 of each run, and `ANABRANCH_RCLONE_SEED`
-//! begins at another one. rclone runs as a server, whose `operations/list` makes the list that
-//! `rclone lsf -R` prints; the first cases run that command as well.
+//! `ANABRANCH_RCLONE` sets the number of cases (default 200), and `ANABRANCH_RCLONE_SEED` their
+//! seed. rclone runs as a server: its `operations/list` returns the list that `rclone lsf -R`
+//! prints. The first cases also run that command.
 
 use super::tests::{folder, write};
 use super::*;
@@ -13,11 +13,11 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-/// Cases of one tree.
+/// Number of cases with the same tree.
 const CASES_OF_A_TREE: u64 = 50;
-/// Cases for which the command itself runs.
+/// Number of the first cases, which also run `rclone lsf`.
 const COMMANDS: u64 = 10;
-/// Parts of names, which rules have as well.
+/// Parts of the names in trees. Rules are drawn from the same parts, so that they match often.
 const NAMES: [&str; 14] =
     ["a", "b", "ab", "abc", "a.txt", "b.jpg", "B.TXT", "x y", "\u{e9}", "[a]", "a*b", "-", "{c}", ".h"];
 
@@ -186,7 +186,7 @@ fn pattern(draws: &mut RandomStream) -> String {
         0 | 1 => text.push('/'),
         2 => text.push_str("/**"),
         3 => text.push_str("/*"),
-        // Wrong ones are refused by both.
+        // Both programs refuse an invalid pattern.
         4 if draws.below(6) == 0 => text.push_str(pick(draws, &["[", "{a", "}", "]", "***", "{{a"])),
         _ => {}
     }

@@ -56,9 +56,9 @@ pub enum HeadError {
         /// Bytes of the head, by its own statement.
         bytes: u64,
     },
-    /// The manifest takes more memory than it may.
+    /// The manifest takes more memory than the limit.
     Memory {
-        /// Bytes that it may take.
+        /// The limit in bytes.
         limit: u64,
     },
     /// A node is missing, damaged, or at a place where it cannot be.
@@ -513,7 +513,7 @@ pub struct TreeStream {
 
 /// Why a file cannot be read.
 enum ReadFailure {
-    /// It is no longer as it was scanned.
+    /// The file has changed since the scan.
     Changed(io::Error),
     /// The system's error.
     Io(io::Error),

@@ -232,7 +232,7 @@ impl Unpacker<'_> {
                 let take = buffer.len().min((range.len() - offset) as usize);
                 match file.read_exact_at(&mut buffer[..take], begin + offset) {
                     Ok(()) => {}
-                    // It became shorter: the check of its hash shows it.
+                    // The file became shorter, which the check of its hash will detect.
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                     Err(error) => return Err(error),
                 }

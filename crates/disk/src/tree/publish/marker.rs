@@ -105,7 +105,7 @@ impl Marker {
         }
         let mut bytes = Vec::new();
         at(&path, file.take(MARKER_BYTES_MAX).read_to_end(&mut bytes))?;
-        // A kill while it was written: nothing was exchanged yet.
+        // A process was killed while it wrote the marker, before any exchange.
         if bytes.is_empty() {
             return Ok(None);
         }

@@ -28,7 +28,7 @@ impl Removal<'_> {
             self.holder.of(path).and_then(|holder| rustix::fs::unlinkat(holder, name_in(path), flags));
         match removed {
             Err(Errno::NOENT) => Ok(()),
-            // The entry in it is named.
+            // The problem names an entry inside the directory.
             Err(Errno::NOTEMPTY | Errno::EXIST) if self.problem.is_some() => Ok(()),
             other => at(&shown, other),
         }

@@ -109,7 +109,7 @@ fn nodes_that_multiply_are_refused_within_the_limit() {
 }
 
 proptest! {
-    /// A head comes from another site.
+    /// A destination must not trust a head, because it comes from another site.
     #[test]
     fn damaged_heads_never_pass_for_the_snapshot(at in any::<prop::sample::Index>(), bit in 0..8u8, cut in any::<prop::sample::Index>()) {
         let root = folder();

@@ -42,13 +42,13 @@ struct Deleting {
 
 /// Result of deleting an entry.
 enum Deleted {
-    /// It is gone.
+    /// The entry was deleted.
     Yes,
-    /// It was gone before.
+    /// The entry did not exist.
     Before,
-    /// It is a directory that is not empty.
+    /// The entry is a directory that is not empty.
     No,
-    /// Another program changed it.
+    /// Another program changed the entry.
     Conflict,
 }
 
@@ -126,7 +126,7 @@ impl Writing<'_> {
         for (path, attributes) in deleting.attributes.iter().rev() {
             match self.directory_below(path) {
                 Ok(directory) => self.set_directory(path, &directory, *attributes)?,
-                // It was deleted, or replaced by another program.
+                // The directory was deleted, or replaced by another program.
                 Err(Errno::NOENT | Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => {}
                 Err(errno) => return self.at(path, Err(errno)),
             }
@@ -215,7 +215,7 @@ impl Writing<'_> {
         match self.from.backup {
             Some(backup) => self.at(path, backup.take(directory, name, path))?,
             None => match remove(directory, name) {
-                // It is immutable, a mount point, or in a directory of another user.
+                // The entry is immutable, a mount point, or in another user's directory.
                 Err(errno @ (Errno::PERM | Errno::ACCESS | Errno::BUSY)) => {
                     tracing::warn!("{}: cannot be deleted: {errno}", shown_below(self.root.path(), path));
                     return Ok(Deleted::Conflict);
