@@ -557,7 +557,7 @@ def check_copies(trial: Trial) -> None:
 def make_copies(trial: Trial, method: Method) -> None:
     """Make equal copies at all destinations, and let the method see them once."""
     if isinstance(method, Ours):
-        # It records files that it writes. Changes of other files would be conflicts.
+        # Ours records the files that it writes, and refuses changes of other files as conflicts.
         method.copy()
     else:
         for copy in trial.copies:

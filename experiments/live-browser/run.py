@@ -50,7 +50,7 @@ def all_runs(args) -> int:
 
     def run(_: Row) -> Row:
         row = once(args.binary) | {"commit": commit()}
-        # Stalls say it in the rows.
+        # The rows have the number and time of stalls instead.
         del row["plays_on"]
         return row
 

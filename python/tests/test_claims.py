@@ -337,7 +337,7 @@ def test_rows_of_a_changed_tree_are_refused(
     cells.write_csv(tmp_path / "runs.csv", [{"a": 1}])
     with pytest.raises(tree.ChangedTreeError):
         cells.write_csv(claim / "measured.csv", [{"a": 1}])
-    # Rows are no source, so that claims may be recorded one after another.
+    # Changed rows do not count as a changed tree, so several claims can be recorded in turn.
     source.write_text("one")
     (claim / "expected.csv").write_text(EXPECTED + "\n")
     tree.refuse_changes(claim)

@@ -55,7 +55,7 @@ impl<Q: EventQueue> Cx<'_, Q> {
     pub(crate) fn buffer(&mut self, id: BufferId) -> &mut SharedBuffer {
         &mut self.buffers[usize::from(id.0)]
     }
-    /// Drops `p` and counts it.
+    /// Drops the packet `p`, and counts the drop by its reason.
     #[inline]
     pub fn drop(&mut self, p: PacketId, reason: Drop) {
         self.drops.count(reason);

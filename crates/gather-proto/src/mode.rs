@@ -33,11 +33,10 @@ impl Mode {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RateControl {
-    /// LTTP's control: each pull reacts to its losses, which count as congestion whatever their
-    /// cause (RFC 5348).
+    /// LTTP's control: each pull reacts to its losses (RFC 5348). Every loss counts as congestion.
     Tfrc,
-    /// A model of the path, shared by all pulls on it. It learns the path's own loss rate, which
-    /// then costs little more than the lost packets.
+    /// A model of the path (BBR), shared by all pulls on the path. The model learns the loss rate
+    /// of the path without congestion, and does not reduce the rate for these losses.
     Bbr,
 }
 

@@ -224,9 +224,9 @@ pub struct EntryCounts {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftCause {
-    /// Another program changed it at the destination.
+    /// Another program changed the entry at the destination.
     Conflict,
-    /// It changed at the source before it was sent.
+    /// The entry changed at the source after the scan.
     Unsettled,
 }
 

@@ -370,7 +370,7 @@ pub struct DestinationView {
     /// Bytes that arrived in this transfer, without bytes of earlier ones.
     #[serde(default)]
     pub moved_bytes: u64,
-    /// Rate over the last seconds, in bits per second.
+    /// Mean rate over the last 5 s, in bits per second.
     pub rate_bps: u64,
     /// True while the destination is postponed because it is slow.
     pub postponed: bool,

@@ -43,7 +43,7 @@ pub enum EntryError {
     Mode {
         /// The mode.
         mode: u32,
-        /// The bits that it may have.
+        /// The bits that this kind of entry can have.
         allowed: u32,
     },
     /// The nanoseconds of a time reach a second.

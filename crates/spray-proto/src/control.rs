@@ -29,8 +29,8 @@ pub enum Control {
     Alive {
         /// Readiness of the sender to send packets in datagrams.
         readiness: Readiness,
-        /// Length of the longest sealed datagram received within the last seconds, in bytes; 0 for
-        /// none.
+        /// Length of the longest sealed datagram received recently (the driver's period is 4 s), in
+        /// bytes. 0 if none was received.
         longest_bytes: u16,
         /// Number of received datagrams.
         came: u64,

@@ -89,7 +89,7 @@ pub struct Echo {
     pub number: u32,
     /// Time between the datagram's arrival and the sending of the echo.
     pub ago: Duration,
-    /// True if it arrived with a congestion mark (ECN).
+    /// True if the datagram arrived with a congestion mark (ECN).
     pub is_marked: bool,
 }
 

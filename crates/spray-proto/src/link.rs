@@ -205,8 +205,8 @@ impl Link {
         Some(self.search_at.unwrap_or(Instant::MAX).min(self.say_at).min(gone_at))
     }
 
-    /// Handles due deadlines. `longest_bytes` is the length of the longest datagram received within
-    /// the last seconds, and `came` the number of all received datagrams.
+    /// Handles due deadlines. `longest_bytes` is the length of the longest datagram received in the
+    /// driver's period of 4 s, and `came` the number of all received datagrams.
     pub fn handle_timeout(&mut self, now: Instant, longest_bytes: u16, came: u64) {
         if self.is_closed {
             return;

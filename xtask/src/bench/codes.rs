@@ -218,7 +218,7 @@ impl IsaL {
                 *pointer = input.as_ptr().cast_mut().cast();
             }
             vectors[inputs.len()] = output.as_mut_ptr().cast();
-            // SAFETY: the inputs, which it only reads, then the output, all of one length and
+            // SAFETY: `vectors` has the inputs, which are only read, then the output. All are
             // aligned.
             let status =
                 unsafe { xor_gen(inputs.len() as c_int + 1, output.len() as c_int, vectors.as_mut_ptr()) };

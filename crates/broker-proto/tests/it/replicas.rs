@@ -37,7 +37,7 @@ struct RunningBroker {
     /// Number of the broker's incarnation. Messages for one incarnation do not reach another one.
     life: u64,
     delivery: Delivery,
-    /// Time until which it cannot reach the store.
+    /// Time until which the broker cannot reach the store.
     cut_until: Instant,
     rounds_seen: Vec<u64>,
     /// Lead of the broker's clock of day over the other clocks.

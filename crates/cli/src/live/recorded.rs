@@ -29,8 +29,8 @@ enum FormatName {
 /// A file of recorded requests, and the window of it that is used.
 #[derive(Clone, clap::Args)]
 pub(super) struct RecordedArgs {
-    /// File of requests to serve, in place of drawn ones. Places and bitrates that it does not
-    /// state are drawn as of --workload.
+    /// File of requests to serve, in place of drawn requests. Places and bitrates that the file
+    /// does not state are drawn as --workload says.
     #[arg(long, value_name = "FILE", conflicts_with = "videos")]
     requests: Option<PathBuf>,
     /// Columns of the file.

@@ -183,7 +183,7 @@ pub(super) async fn follow<T>(
         () = crate::process::asked_to_end() => {}
     }
     if is_attached {
-        // Another user started it.
+        // Another command started the transfer, so an interrupt does not cancel it.
         let stop = format!("`anabranch replicate status {id} --cancel` stops it");
         errln!("\ntransfer {id} goes on; {stop}");
         return Ok(None);

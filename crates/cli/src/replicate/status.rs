@@ -142,8 +142,9 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
 
 /// Number of transfers listed without `--all`.
 const LISTED: usize = 20;
-/// Columns for a file's name and for destinations in a row.
+/// Maximum characters of a file's name in a row.
 const NAME_CHARS: usize = 40;
+/// Maximum number of destinations named in a row.
 const TO_NAMED: usize = 4;
 
 fn now_unix_ms() -> u64 {

@@ -403,7 +403,8 @@ mod tests {
     use crate::replicate::status::tests::view;
     use anabranch_replicate_proto::plan::Scheme;
 
-    /// #17: each cause stood in the table and below it, after 180 columns of blanks.
+    /// #17: each cause was printed twice: in the table, after 180 columns of blanks, and below the
+    /// table.
     #[test]
     fn cause_is_reported_once_with_the_sites_it_hit() {
         let mut view = view(4, "file");
@@ -453,7 +454,7 @@ mod tests {
         );
     }
 
-    /// #17: a watcher that came after the first plan took a later attempt's plan for the beginning.
+    /// #17: a watcher that began after the first plan measured time from a later attempt's plan.
     #[test]
     fn late_watcher_measures_from_the_start_of_transfer() {
         let mut view = view(4, "file");
@@ -498,7 +499,7 @@ mod tests {
         assert_eq!(last.as_deref(), Some(said));
     }
 
-    /// #17: `1 MiB by -: planned -, bound -` where nothing had to be sent.
+    /// #17: if no data had to be sent, the summary was `1 MiB by -: planned -, bound -`.
     #[test]
     fn existing_copies_are_reported_as_nothing_to_send() {
         let mut view = view(4, "file");

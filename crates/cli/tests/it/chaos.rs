@@ -201,13 +201,13 @@ struct Attempt {
     starts_at: Duration,
     /// Times of the kills.
     kills: Vec<Duration>,
-    /// Time at which it is interrupted as by Ctrl-C.
+    /// Time at which the command is interrupted as by Ctrl-C.
     interrupt_at: Option<Duration>,
     is_interrupted: bool,
     out: PathBuf,
     child: Option<Child>,
     code: Option<i32>,
-    /// Time at which it ended.
+    /// Time at which the command ended.
     ended_at: Option<Duration>,
 }
 

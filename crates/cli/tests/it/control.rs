@@ -63,7 +63,7 @@ fn unreachable_site_is_named_and_delays_no_other() {
     assert!(said.contains(" cannot connect to lima at 127.0.0.1:1: connection refused"), "{said}");
 }
 
-/// #17: each site tried in vain to use it, and the transfer restarted for ever.
+/// #17: each site failed to set an unknown congestion control, and the transfer restarted for ever.
 #[test]
 fn unknown_congestion_control_is_refused_in_one_line() {
     let local = LocalDaemons::start(TRIANGLE, &["paris", "tokyo"]);
@@ -94,11 +94,11 @@ fn controller_with_a_full_store_waits_for_room() {
     let (code, said) = run(send(&local, &["--detach", "file", "--to", "lima"]));
     assert_eq!(code, Some(0), "{said}");
 
-    // The disk as the controller sees it.
+    // The path leads to the file system in the controller's mount namespace.
     let filler = format!("/proc/{}/root{}/filler", local.controller_id(), disk.display());
     let mut file = std::fs::File::create(&filler).expect("it is ours, too");
     while file.write_all(&[1; 4096]).is_ok() {}
-    // More than the free pages of the store.
+    // Nine transfers with long names need more space than the store's free pages have.
     let long = "n".repeat(200);
     let many: Vec<_> = (0..9).map(|i| format!("{long}-{i}")).collect();
     let sent = many.iter().map(|name| {
@@ -227,8 +227,7 @@ fn ignores_hangups() -> bool {
 }
 
 /// #17: after a lost terminal, the same command reported that the file could not be sent, because
-/// it was being sent; and no command could wait for it.
-/// and nothing could wait for it.
+/// it was being sent. No command could wait for the running transfer.
 #[test]
 fn same_command_follows_the_transfer_of_a_lost_terminal() {
     if ignores_hangups() {
@@ -303,7 +302,7 @@ fn same_command_follows_the_transfer_of_a_lost_terminal() {
     assert_eq!(local.transfers().len(), 1);
 }
 
-/// Ctrl-C and SIGTERM are meant to stop the transfer, a lost terminal is not.
+/// Ctrl-C and SIGTERM stop the transfer. A lost terminal does not.
 #[test]
 fn interrupt_and_terminate_signals_stop_the_transfer() {
     let local = LocalDaemons::start(TRIANGLE, &["paris"]);
@@ -394,7 +393,7 @@ fn several_transfers_are_awaited_together_within_the_timeout() {
     local.signal(CONTROLLER, rustix::process::Signal::CONT);
 }
 
-/// #17: it was reported as wrong usage, with 2.
+/// #17: a transfer that the controller had forgotten was reported as wrong usage, with exit code 2.
 #[test]
 fn transfer_forgotten_by_the_controller_is_no_wrong_usage() {
     let mut local = LocalDaemons::start(TRIANGLE, &["paris"]);

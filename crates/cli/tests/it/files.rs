@@ -375,7 +375,7 @@ fn leftovers_are_listed_and_removed_by_command_and_age() {
     again.kill().and_then(|()| again.wait()).expect("ours");
 }
 
-/// Daemons with a store, and their command lines.
+/// Command lines of the daemons with a store, without their common arguments.
 const KEEPERS: [&str; 2] = ["replicate controller --topology network.toml", "shuffle coordinator"];
 
 /// Builds the command of a daemon in `KEEPERS`, with the file mode mask `umask`.

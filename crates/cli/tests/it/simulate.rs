@@ -349,7 +349,7 @@ fn flows_without_a_path_cause_a_warning() {
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
-/// #53: equal trials passed for a sample, as their interval is zero.
+/// #53: equal trials looked like a precise sample, because their confidence interval is zero.
 #[test]
 fn equal_trials_are_reported() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -367,7 +367,7 @@ fn equal_trials_are_reported() {
     }
 }
 
-/// #53: the error named an unknown field only.
+/// #53: a topology in place of a scenario was reported only as an unknown field.
 #[test]
 fn topology_instead_of_a_scenario_is_recognised() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -378,7 +378,7 @@ fn topology_instead_of_a_scenario_is_recognised() {
     assert!(output.status.code() == Some(2) && said.contains("looks like a topology"), "{said}");
 }
 
-/// #53: workloads of one kind had rows that nothing told apart.
+/// #53: rows of two workloads of one kind could not be distinguished.
 #[test]
 fn rows_of_several_workloads_have_their_index() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -162,7 +162,8 @@ pub struct Report {
     pub links: Vec<(LinkId, LinkState)>,
     /// Streams with the parent that delivers each; `None` as parent of an imported stream.
     pub streams: Delta<Object, Option<NodeId>>,
-    /// Number of viewers by group and object, including viewers refused in the last seconds.
+    /// Number of viewers by group and object, including viewers refused recently
+    /// ([`demand_memory`](super::node::Settings::demand_memory)).
     pub viewers: Delta<(GroupId, Object), u64>,
 }
 

@@ -341,7 +341,7 @@ pub struct DestinationProgress<S = SiteId> {
     pub site: S,
     /// Existing and verified bytes of the file.
     pub verified_bytes: u64,
-    /// Rate over the last seconds, in bits per second.
+    /// Mean rate over the last 5 s, in bits per second.
     pub rate_bps: u64,
 }
 
@@ -395,7 +395,7 @@ pub struct DestinationStatus {
     pub verified_bytes: u64,
     /// Bytes that arrived in attempts of this transfer, and not before it.
     pub moved_bytes: u64,
-    /// Rate over the last seconds, in bits per second.
+    /// Mean rate over the last 5 s, in bits per second.
     pub rate_bps: u64,
     /// Whether the destination is postponed: it is slow, has no room, or could not be connected to.
     pub postponed: bool,

@@ -541,7 +541,8 @@ fn tables_are_bounded() {
     assert!(!w.store.contains_key(&first));
 }
 
-/// Settings of a round: two rounds of four plan transfers alone, the other two together.
+/// Settings of a round. Rounds alternate in pairs: two rounds plan each transfer alone, and the
+/// next two rounds plan all transfers together.
 fn both_ways(round: u64) -> CoordinatorConfig {
     let joint = (round / 2 % 2 == 1).then(JointConfig::default);
     CoordinatorConfig { joint, ..CoordinatorConfig::default() }

@@ -386,7 +386,7 @@ impl Target {
     fn open(&self) -> bool {
         self.verdict.is_none()
     }
-    /// Ranges that it lacks of the first `length` bytes.
+    /// Ranges of the first `length` bytes that the destination lacks.
     fn missing(&self, length: u64) -> Vec<ByteRange> {
         let ends = self.have.partition_point(|range| range.start < length);
         ranges::missing(&ranges::normal(&self.have[..ends], length), length)

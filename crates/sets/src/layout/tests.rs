@@ -117,7 +117,7 @@ fn every_destination_gets_what_it_lacks() {
         let lacking: Vec<(u64, ByteRange, Destinations)> = parts(id, 150)
             .into_iter()
             .map(|(file, range)| {
-                // Mostly all of them or none, as after a first transfer.
+                // In half of the draws, all or no destinations lack the part.
                 let odds = [0, 10, 50, 100][draws.below(4) as usize];
                 let set = (0..destinations).filter(|_| draws.below(100) < odds).collect();
                 (file, range, set)

@@ -73,7 +73,7 @@ pub struct Coflow {
 pub enum Side {
     /// The end that opened the stream.
     Opener,
-    /// The end that accepted it.
+    /// The end that accepted the stream.
     Acceptor,
 }
 

@@ -120,12 +120,13 @@ pub(super) struct Congestion {
     pub(super) is_calm: bool,
     /// Whether the last round trip showed a queue longer than aggregated acknowledgements explain.
     pub(super) has_queue: bool,
-    /// Number of round trips between probes in which competing flows have kept a queue. The count
-    /// starts with a visible queue, and restarts when the queue becomes too short.
+    /// Number of successive round trips with a queue of competing flows. Only round trips outside
+    /// probes (the Cruise phase) are counted, and a round trip without this queue resets the count.
     competitor_rounds: u32,
     /// Whether competing flows that keep a queue are loss-insensitive.
     pub(super) competitors_ignore_loss: bool,
-    /// This sender's part of the losses that its party excuses beside loss-insensitive flows.
+    /// This sender's part of the losses that its party tolerates while it competes with
+    /// loss-insensitive flows.
     excused_part: f64,
     learnt: LearnedLoss,
 }

@@ -318,7 +318,7 @@ impl MinRtt {
     ///
     /// Differs: a round trip hardly longer than the minimum confirms the minimum, so a flow that
     /// drains its queue now and then need not stop to measure. The draft requires a shorter round
-    /// trip, and Linux one that is no longer.
+    /// trip. Linux also accepts an equal one.
     pub(super) fn update(&mut self, now: Instant, rtt: Option<Duration>) {
         self.is_expired = now > self.recent_at + PROBE_RTT_EVERY;
         if let Some(rtt) = rtt {

@@ -139,8 +139,8 @@ fn two_sites(attributes: &str, inside: &str) -> String {
     )
 }
 
-/// #17: nested namespaces took the parser long: 2,500 (65 KB) took 2.5 s, 5,000 took 20 s, and more
-/// took minutes.
+/// #17: the parser's time grew with the cube of the number of nested namespaces: 2.5 s for 2,500
+/// namespaces (65 KB), 20 s for 5,000.
 #[test]
 fn sixteen_namespaces_are_read_and_more_refused_before_parsing() {
     let declared = |count: usize| (0..count).map(|n| format!("xmlns:a{n}='x{n}' ")).collect::<String>();
