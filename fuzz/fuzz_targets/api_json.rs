@@ -1,4 +1,5 @@
-//! Random bytes as the body of a request to the controller: never a panic, also in the coordinator that takes it.
+//! Random bytes as the body of a request to the controller: never a panic, neither in the parser
+//! nor in the coordinator that gets the request.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a network's bids in an open round: never a panic, and no cluster gets more than was bid.
+//! Random bytes as a network's bids in an open round: never a panic, and no cluster gets more than
+//! its bid.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as requests to a broker: never a panic, and nobody speaks for another network.
+//! Random bytes as requests to a broker: never a panic, and no party acts for another network.
 
 #![no_main]
 

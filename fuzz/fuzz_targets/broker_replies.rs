@@ -1,4 +1,4 @@
-//! Random bytes as a broker's replies to an agent: never a panic in it.
+//! Random bytes as a broker's replies to an agent: never a panic in the agent.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a training job in TOML: no panic, and plans between their bound and staying.
+//! Random bytes as a training job in TOML: no panic, and a plan takes at least its bound, and at
+//! most the time on the standing circuits.
 
 #![no_main]
 

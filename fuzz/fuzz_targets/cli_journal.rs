@@ -1,4 +1,5 @@
-//! Random bytes as the journal of a file that arrives: never a panic, and no range counts that is not in the file.
+//! Random bytes as the journal of a partial file: never a panic, and no range outside the file
+//! counts as received.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a flow's confirmations, an emulated datagram, a controller's topology: never a panic.
+//! Random bytes as a flow's confirmations, an emulated datagram, and a controller's topology: never
+//! a panic.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a packet from an emulated site: never a panic, and it enters the fabric at an element of that site.
+//! Random bytes as a packet from an emulated site: never a panic, and the packet enters the fabric
+//! at an element of that site.
 
 #![no_main]
 

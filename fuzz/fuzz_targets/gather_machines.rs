@@ -1,4 +1,5 @@
-//! Random messages at random times to a client and to a server: never a panic, and no more memory than was configured.
+//! Random messages at random times to a client and to a server: never a panic, and no more memory
+//! than configured.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Random text as a manifest of `gather get`, and as the hashes that `gather serve` keeps: never a panic, and no parts that do not
-//! add up.
+//! Random text as a manifest of `gather get`, and as the hashes that `gather serve` keeps: never a
+//! panic, and the parts of an object add up to the object.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a datagram and as a control message: never a panic, and a message that is read writes back the same.
+//! Random bytes as a datagram and as a control message: never a panic, and a decoded message
+//! encodes to the same bytes.
 
 #![no_main]
 

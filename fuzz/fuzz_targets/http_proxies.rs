@@ -1,4 +1,4 @@
-//! Random bytes as what a proxy says of its client: no panic.
+//! Random bytes as a proxy's headers about its client: no panic.
 
 #![no_main]
 

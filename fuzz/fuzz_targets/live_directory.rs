@@ -1,4 +1,5 @@
-//! Random directories: no panic, answers hold in their whole scope, and the text form keeps all.
+//! Random directories: no panic, answers hold in their whole scope, and the text form loses
+//! nothing.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random messages to the name server: no panic, answers in their limits that can be read.
+//! Random messages to the name server: no panic, and answers are valid messages within their length
+//! limits.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random requests to the controller: no panic, no internal error, and a network that stays valid.
+//! Random requests to the controller: no panic, no internal error, and the network stays valid.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random targets of requests to an edge with signed URLs: no panic, no signature that the edge would not make.
+//! Random targets of requests to an edge with signed URLs: no panic, and a new signature for the
+//! grant of an accepted target is accepted, too.
 
 #![no_main]
 

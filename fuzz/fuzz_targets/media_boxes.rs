@@ -1,4 +1,5 @@
-//! Random bytes as a stream of fragmented MP4: no panic, and what is cut can be read.
+//! Random bytes as a stream of fragmented MP4: no panic, and the segments that the cutter makes can
+//! be read.
 
 #![no_main]
 

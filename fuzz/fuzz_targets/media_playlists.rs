@@ -1,4 +1,4 @@
-//! Random bytes as a playlist: no panic, and what is written reads back.
+//! Random bytes as a playlist: no panic, and a written playlist reads back as the same.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as a player's question: no panic, and the reload URI keeps the viewer.
+//! Random bytes as a player's query: no panic, and the reload URI keeps the viewer.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a peer's certificate in DER, as TLS hands it over: never a panic, and moments are written as they are read.
+//! Random bytes as a peer's certificate in DER, as TLS provides it: never a panic, and times that
+//! were read are written back as the same.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a file of keys, and as a name in a certificate: never a panic, and names are written as they are read.
+//! Random bytes as a file of keys, and as a name in a certificate: never a panic, and names that
+//! were read are written back as the same.
 
 #![no_main]
 

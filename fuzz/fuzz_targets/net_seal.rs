@@ -1,4 +1,5 @@
-//! Random bytes as a sealed datagram: never a panic, refused without a trace, and a datagram that opens does not open twice.
+//! Random bytes as a sealed datagram: never a panic, a refused datagram changes no state, and an
+//! accepted datagram is not accepted again.
 
 #![no_main]
 

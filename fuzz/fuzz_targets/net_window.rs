@@ -1,4 +1,5 @@
-//! Datagrams sealed with drawn numbers, out of order, repeated and damaged: each is opened once, and no other.
+//! Datagrams sealed with random numbers, reordered, repeated and damaged: each genuine datagram is
+//! opened once, and no other datagram is opened.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random text as a size, a rate, a time, and as an unknown name: never a panic, and a quantity as shown reads back.
+//! Random text as a size, a rate, a time, and as an unknown name: never a panic, and a printed
+//! quantity reads back as the same.
 
 #![no_main]
 

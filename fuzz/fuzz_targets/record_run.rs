@@ -1,4 +1,5 @@
-//! Random bytes as a run's description: never a panic, and a written description reads back.
+//! Random bytes as a run's description: never a panic, and a written description reads back as the
+//! same.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a controller's command or a site's report: never a panic, also in the machine that a program asks for.
+//! Random bytes as a controller's command or a site's report: never a panic, neither in the parser
+//! nor in the state machine.
 
 #![no_main]
 

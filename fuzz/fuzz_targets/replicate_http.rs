@@ -1,4 +1,5 @@
-//! Random requests to the controller, of sites and an operator: never a panic, and never its own fault (500).
+//! Random requests of sites and of an operator to the controller: never a panic, and never an
+//! internal error (500).
 
 #![no_main]
 

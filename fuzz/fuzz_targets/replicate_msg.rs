@@ -1,4 +1,5 @@
-//! Random bytes as a peer's messages on a data connection: never a panic, and a message that is read writes back the same.
+//! Random bytes as a peer's messages on a data connection: never a panic, and a decoded message
+//! encodes to the same bytes.
 
 #![no_main]
 

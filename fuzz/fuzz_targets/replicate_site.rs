@@ -1,4 +1,5 @@
-//! Random packets, ends and confirmations to a site's machine: never a panic, and no more memory than its program has.
+//! Random packets, ends and confirmations to a site's state machine: never a panic, and no more
+//! memory than its program permits.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as a file that a scenario names (a trace, sizes, a topology): never a panic, also when it is looked up.
+//! Random bytes as a file that a scenario names (a trace, sizes, a topology): never a panic,
+//! neither in the parser nor in later look-ups.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random overrides of a scenario, as `--set` has them: never a panic, and a refusal of one short line.
+//! Random overrides of a scenario, in the form of `--set`: never a panic, and a refusal is one
+//! short line.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as a scenario with systems' workloads: never a panic up to where a run could begin.
+//! Random bytes as a scenario with systems' workloads: never a panic before the start of a run.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as a manifest's node: never a panic, and a node that is read has these bytes.
+//! Random bytes as a manifest's node: never a panic, and a decoded node encodes to the same bytes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random lines as what programs announce to an agent: never a panic, and refusals are one line.
+//! Random lines as a program's announcements to an agent: never a panic, and refusals are one line.
 
 #![no_main]
 

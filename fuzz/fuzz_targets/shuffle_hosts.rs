@@ -1,4 +1,5 @@
-//! Random bytes as a coordinator's file of hosts: never a panic, and what it has may join.
+//! Random bytes as a coordinator's file of hosts: never a panic, and all hosts of a valid file can
+//! join.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random requests to the coordinator: never a panic, links carry what is decided, and no agent speaks for another.
+//! Random requests to the coordinator: never a panic, links carry the decided rates, and no agent
+//! acts for another agent.
 
 #![no_main]
 

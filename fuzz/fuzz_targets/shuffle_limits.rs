@@ -1,4 +1,4 @@
-//! Random bytes as limits from a coordinator: never a panic in what an agent does with them.
+//! Random bytes as limits from a coordinator: never a panic in the agent that applies them.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random lines as what two agents report: never a panic, and no link gets more than it has.
+//! Random lines as the reports of two agents: never a panic, and no link gets a rate above its
+//! capacity.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random bytes as an agent's file of rules: never a panic, and what rules call a coflow is a name.
+//! Random bytes as an agent's file of rules: never a panic, and rules assign only valid names of
+//! coflows.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Random bytes as an agent's state file: never a panic, and what is written is read again.
+//! Random bytes as an agent's state file: never a panic, and written records read back as the same.
 
 #![no_main]
 

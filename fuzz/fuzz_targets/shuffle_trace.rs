@@ -1,4 +1,5 @@
-//! Random bytes as a trace of the coflow benchmark: never a panic, and what is small runs to its end.
+//! Random bytes as a trace of the coflow benchmark: never a panic, and small traces run to their
+//! end.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Messages between agents of `spray`: never a panic, and a message read equals the one written.
+//! Messages between agents of `spray`: never a panic, and a decoded message equals the encoded
+//! message.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Random datagrams at random times to a host of `spray`: never a panic, and no more held than may be.
+//! Random datagrams at random times to a host of `spray`: never a panic, and no more held bytes
+//! than the limit.
 
 #![no_main]
 

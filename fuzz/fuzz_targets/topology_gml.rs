@@ -1,5 +1,5 @@
-//! Random bytes as a topology's GML text: never a panic, and a topology that is read survives being
-//! written.
+//! Random bytes as a topology's GML text: never a panic, and a topology that was read is written
+//! back as the same.
 
 #![no_main]
 
