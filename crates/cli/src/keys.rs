@@ -30,7 +30,7 @@ pub struct RenewArgs {
     /// Folder of the set, with ca.pem and ca.key. [default: this system's folder below keys/]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
-    /// Days until the certificates expire, if the authority does not before.
+    /// Days until the certificates expire, unless the authority expires earlier.
     #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
     valid_days: u32,
 }

@@ -179,7 +179,7 @@ pub struct MeasurementConditions {
     pub buffer_packets: u16,
     /// Whether uncoded traffic of the lowest priority fills the links.
     pub fill: bool,
-    /// True if there is no reason against the run.
+    /// True if the run can be trusted, so that `why` is empty.
     pub trusted: bool,
     /// Reasons not to trust the run.
     pub why: Vec<String>,

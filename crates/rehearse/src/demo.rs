@@ -42,7 +42,7 @@ pub struct Row {
     pub links_sent_bytes: u64,
     /// 99th percentile of the lateness of the emulator's packets.
     pub lateness_us_p99: f64,
-    /// True if there is no reason against the run.
+    /// True if the run can be trusted, so that `why` is empty.
     pub trusted: bool,
     /// Reasons not to trust the run.
     pub why: Vec<String>,

@@ -165,13 +165,13 @@ pub struct Cell {
     /// Seconds between two samples of all viewers; 0 for none.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub sample: u64,
-    /// Seconds after the last viewer's begin.
+    /// Seconds after the last viewer's start.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(10..=600))]
     pub seconds: u64,
     /// Seconds between two plans of the controller.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub every: u64,
-    /// The fault, a third of `seconds` after the last viewer's begin, or 2 s before late viewers.
+    /// The fault, a third of `seconds` after the last viewer's start, or 2 s before late viewers.
     #[arg(long, value_name = "FAULT", default_value = "none")]
     pub fault: Fault,
     /// Share of links' rates or packets that `links-degraded` or `updates-dropped` takes.
@@ -322,7 +322,7 @@ pub struct Conditions {
     pub processors: Processors,
     /// Congestion control of all connections.
     pub congestion_control: String,
-    /// True if there is no reason against the run.
+    /// True if the run can be trusted, so that `why` is empty.
     pub trusted: bool,
     /// Reasons not to trust the run.
     pub why: Vec<String>,

@@ -141,7 +141,7 @@ impl RunningTransfers {
         sites.iter().filter(|site| site["up"] == true).count()
     }
 
-    /// Time from the begin of the run to the begin of a transfer.
+    /// Time from the start of the run to the start of a transfer.
     fn start_of(&self, index: usize) -> Duration {
         (self.settings.start + self.settings.stagger * index as u64).to_std()
     }

@@ -29,7 +29,7 @@ enum Rows {
     Alternatives,
 }
 
-/// The worlds, the designs, and what is shown.
+/// The worlds, the designs, and the form of the results.
 #[derive(clap::Args)]
 pub struct Args {
     /// Designs, all if none is given: brokered, multicluster-N, dynamic-pricing,

@@ -23,7 +23,7 @@ pub struct Args {
     /// gets only servers.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     clients: Vec<String>,
-    /// Days until the certificates expire, if the authority does not before.
+    /// Days until the certificates expire, unless the authority expires earlier.
     #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
     valid_days: u32,
 }

@@ -56,8 +56,8 @@ pub struct Args {
     /// several addresses needs one of them here.
     #[arg(long, value_name = "IP[:PORT]", default_value = "127.0.0.1:7253", value_parser = crate::network::listen_address_or::<7253>)]
     listen: SocketAddr,
-    /// Address of this server as ns.ZONE answers it. Repeat it for further ones. By default it is
-    /// the address of --listen.
+    /// Address of this server in answers for ns.ZONE. Repeatable. By default it is the address of
+    /// --listen.
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
     /// Seconds for which resolvers keep an answer.

@@ -32,7 +32,7 @@ pub struct Args {
     /// Host names or addresses of the controllers, for curl.
     #[arg(long, value_name = "HOST,HOST", value_delimiter = ',')]
     controller_hosts: Vec<String>,
-    /// Days until the certificates expire, if the authority does not before.
+    /// Days until the certificates expire, unless the authority expires earlier.
     #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
     valid_days: u32,
 }

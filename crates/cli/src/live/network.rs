@@ -16,8 +16,8 @@ pub struct Args {
     /// --network.
     #[arg(long, value_name = "FILE")]
     set: Option<PathBuf>,
-    /// Remove these nodes: their streams move, and they take no new ones. End them once `live
-    /// status` shows them no longer carrying any.
+    /// Remove these nodes: their streams move, and they take no new streams. End a node once `live
+    /// status` shows that it carries no stream.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     remove_node: Vec<String>,
     /// Remove these links, as FROM:TO.

@@ -47,8 +47,8 @@ pub struct Args {
     /// Ctrl-C.
     #[arg(long, value_name = "TIME")]
     duration: Option<Duration>,
-    /// Media in a player's buffer with which playback begins, and goes on after a stall, up to
-    /// 30 s. Without: two segments or parts, and one after a stall.
+    /// Media in a player's buffer at which playback begins, and resumes after a stall, up to 30 s.
+    /// Without: two segments or parts, and one after a stall.
     #[arg(long, value_name = "TIME")]
     buffer: Option<Duration>,
     /// DNS server that names the edges; the players ask it for the host of the only URL, and their

@@ -32,7 +32,7 @@ pub struct Args {
     /// Interval of key frames: the source's --segment, or less.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     key: Duration,
-    /// Time between the begins of two channels.
+    /// Time between the starts of two channels.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     apart: Duration,
 }

@@ -9,7 +9,7 @@ use anabranch_units::ByteCount;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Problems that are listed; further ones are counted.
+/// Maximum number of problems listed. Further problems are only counted.
 const PROBLEMS_MAX: usize = 100;
 
 /// The directory, its filter, and the form of the answer.

@@ -18,7 +18,7 @@ pub struct Args {
     /// Names of the hosts, separated by commas.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     hosts: Vec<String>,
-    /// Days until the certificates expire, if the authority does not before.
+    /// Days until the certificates expire, unless the authority expires earlier.
     #[arg(long, value_name = "DAYS", default_value_t = VALID_DAYS)]
     valid_days: u32,
 }

@@ -63,7 +63,7 @@ pub struct Args {
     /// Name of the network device to create.
     #[arg(long, value_name = "NAME", default_value = "spray0")]
     device: String,
-    /// Number of the agent's routing table. Its rules have this priority and the following ones.
+    /// Number of the agent's routing table. Its rules have this priority and the next ones.
     #[arg(long, value_name = "N", default_value_t = 7_200)]
     table: u32,
     /// Unix socket for `spray status`. Without: /run/anabranch/spray-NAME.sock.

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Service of all viewers at one time.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Sample {
-    /// Time since the first viewer's begin.
+    /// Time since the first viewer's start.
     pub at_s: f64,
     /// Viewers that have begun.
     pub viewers: usize,
@@ -42,7 +42,7 @@ pub(super) struct ViewerSums {
     stalled: Span,
 }
 
-/// Sums over the viewers of all places, at a time since the first viewer's begin.
+/// Sums over the viewers of all places, at a time since the first viewer's start.
 pub(super) fn at(at: Duration, places: &[Arc<Progress>]) -> ViewerSums {
     ViewerSums {
         at,

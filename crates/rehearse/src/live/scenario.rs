@@ -2,7 +2,7 @@
 //! players.
 //!
 //! Differs from the simulator: `live publish` begins 4 s before the run. A fault stops its node; at
-//! its end the node is killed and started again. Ages, refusals and skips count from the begin of
+//! its end the node is killed and started again. Ages, refusals and skips count from the start of
 //! the run. Upstream parts, plans and control bytes are not counted. Read [`EmulatedSystem`] first.
 
 use super::audience::{Audience, OnInterrupt};
@@ -29,7 +29,7 @@ const SEGMENT_MIN: Span = Span::from_secs(2);
 const PART_MIN: Span = Span::from_ms(50);
 /// Maximum duration of a part of `live publish`.
 const PART_MAX: Span = Span::from_secs(10);
-/// Time from the publishers' begin to the begin of the run. The first segments are then complete if
+/// Time from the publishers' start to the start of the run. The first segments are then complete if
 /// parts have at most 4 s.
 const LEAD: Duration = Duration::from_secs(4);
 
@@ -124,7 +124,7 @@ enum Event {
     End(usize),
 }
 
-/// Sums over all viewers since their begin.
+/// Sums over all viewers since their start.
 #[derive(Copy, Clone, Debug, Default)]
 struct Sums {
     video_bytes: u64,

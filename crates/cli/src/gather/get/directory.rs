@@ -23,7 +23,7 @@ struct DirectoryLine<'a> {
     event: &'static str,
     directory: &'a str,
     path: String,
-    /// Id of the snapshot; `None` if no server told one.
+    /// Id of the snapshot; `None` if no server stated one.
     snapshot: Option<String>,
     verdict: &'static str,
     error: Option<String>,
