@@ -106,7 +106,7 @@ fn stat_of(descriptor: impl AsFd) -> Result<Statx, Errno> {
 pub enum Problem {
     /// The entry cannot be opened or read.
     Unreadable(OpenError),
-    /// More than [`DEPTH_MAX`] folders lie in each other.
+    /// Folders are nested deeper than [`DEPTH_MAX`].
     TooDeep,
     /// A folder's entries changed while they were read.
     FolderChanged,

@@ -18,7 +18,7 @@ pub enum BuildError {
         /// The name.
         name: Name,
     },
-    /// More than [`DEPTH_MAX`] directories lie in each other.
+    /// Directories are nested deeper than [`DEPTH_MAX`].
     TooDeep,
     /// A value cannot be an entry's.
     Entry(EntryError),

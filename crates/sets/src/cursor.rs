@@ -52,7 +52,7 @@ pub enum ReadError {
         /// The mistake.
         error: TreeError,
     },
-    /// More than [`crate::DEPTH_MAX`] directories lie in each other.
+    /// Directories are nested deeper than [`crate::DEPTH_MAX`].
     TooDeep,
     /// A hard link's file is not listed before the link.
     LinkOrder {

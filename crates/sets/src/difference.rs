@@ -121,7 +121,7 @@ impl Pair {
             (Peeked::Entry(a), Peeked::Entry(b)) => match a.name.cmp(&b.name) {
                 std::cmp::Ordering::Less => Step::Remove,
                 std::cmp::Ordering::Greater => Step::Add,
-                // Another kind with entries below it: the old ones first, then the new ones.
+                // A directory against another kind: removed entries come before added entries.
                 std::cmp::Ordering::Equal if a.kind.tree().is_some() != b.kind.tree().is_some() => {
                     Step::Remove
                 }

@@ -48,7 +48,7 @@ pub enum GlobError {
     Class,
     /// The pattern ends with `\`.
     Backslash,
-    /// Alternatives lie too deep in each other.
+    /// Alternatives are nested too deep.
     TooDeep,
     /// The regular expression is wrong, or too large.
     Regexp {

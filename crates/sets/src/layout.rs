@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 pub const BLOCK_BYTES: u64 = 1 << 20;
 /// Maximum number of destinations of a set.
 pub const DESTINATIONS_MAX: usize = 256;
-/// Maximum number of classes before small ones join: contents of further ones are sent to all
-/// destinations that lack anything.
+/// Maximum number of classes before small classes join. Contents beyond this number of classes are
+/// sent to all destinations that lack any content.
 pub const CLASSES_MAX: usize = 1_024;
-/// A class with less than this part of the bytes joins another one.
+/// A class with less than one part in `SHARE_MIN` of the bytes joins another class.
 const SHARE_MIN: u64 = 100;
 /// Extents of a block of a layout, which is read from its beginning.
 const GROUP: usize = 64;
@@ -95,7 +95,7 @@ pub struct Place {
 #[derive(Copy, Clone, Debug)]
 struct Group {
     first: Extent,
-    /// Beginning of the second extent in the encoded ones.
+    /// Position of the group's second extent in the encoded extents.
     at: usize,
 }
 
@@ -266,7 +266,7 @@ pub struct Census {
 pub struct Classes {
     class_of: BTreeMap<Destinations, usize>,
     classes: Vec<Destinations>,
-    /// All destinations, which get what was not counted separately.
+    /// All destinations, which get the contents that were not counted separately.
     all: Destinations,
 }
 
@@ -331,7 +331,7 @@ impl Census {
 }
 
 impl Classes {
-    /// Number of the class whose stream holds what these destinations lack.
+    /// Number of the class whose stream holds the contents that these destinations lack.
     ///
     /// Panics: if they were not counted, a mistake of the caller.
     pub fn class_of(&self, destinations: &Destinations) -> usize {

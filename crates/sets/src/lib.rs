@@ -42,5 +42,5 @@ pub use renames::{NOTED_BYTES_MAX, Pairs, Renames};
 
 /// Maximum number of files that may change at a source while its directory is sent.
 pub const UNSETTLED_MAX: usize = 1_000;
-/// Maximum number of directories that lie in each other.
+/// Maximum depth of nested directories.
 pub const DEPTH_MAX: usize = 256;

@@ -475,8 +475,8 @@ impl Snapshot {
     }
 }
 
-/// Decodes random bytes as a node and as a snapshot, for fuzzing: what is read has these bytes.
-/// Returns true if one of them was read.
+/// Decodes random bytes as a node and as a snapshot, for fuzzing, and checks that the result
+/// encodes to the same bytes. Returns true if the bytes are a node or a snapshot.
 pub fn exercise(bytes: &[u8]) -> bool {
     let node = Node::decode(bytes);
     if let Ok(node) = &node {

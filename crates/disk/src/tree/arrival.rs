@@ -578,7 +578,7 @@ impl Arrival {
         self.stream.write(range, &[manifest.head()], &piece)
     }
 
-    /// Finds out what the directory has of the stream.
+    /// Finds the parts of the stream that the directory already has.
     fn accept(&mut self, manifest: Manifest, surplus: Surplus) -> io::Result<()> {
         let before = self.before.as_ref();
         self.local = before.map_or_else(Vec::new, |before| {

@@ -54,7 +54,7 @@ const BATCH_DIRECTORIES: usize = 256;
 const BATCH_BYTES: u64 = 512 << 20;
 /// Maximum number of entries that wait for the record.
 const BATCH_SENT: usize = 50_000;
-/// Conflicts, and changed files, that are listed; further ones are counted.
+/// Maximum number of conflicts, and of changed files, that are listed.
 const CONFLICTS_MAX: usize = 100;
 /// Content of a directory in the record.
 const DIRECTORY: FileHash = FileHash([0; 32]);
@@ -70,7 +70,7 @@ pub struct Unpacked {
     pub bytes: u64,
     /// Number of entries that were left because another program changed them.
     pub conflicts: u64,
-    /// Paths of the first 100 of them.
+    /// Paths of the first 100 conflicts.
     pub conflict_paths: Vec<String>,
     /// Number of entries that were deleted, or moved to the backup because the source lacks them.
     pub deleted: u64,
@@ -78,7 +78,7 @@ pub struct Unpacked {
     pub deletes_withheld: bool,
     /// Number of files that changed at the source before they were sent.
     pub unsettled: u64,
-    /// Paths of the first 100 of them.
+    /// Paths of the first 100 changed files.
     pub unsettled_paths: Vec<String>,
 }
 
@@ -431,7 +431,7 @@ impl Writing<'_> {
 
     /// Returns true if the existing entry may be replaced. If not, it is noted as a conflict.
     ///
-    /// Errors: a secret of ours has the name.
+    /// Errors: a secret has the name.
     fn may_write(&mut self, path: &[u8], directory: &OwnedFd, existing: &Existing) -> io::Result<bool> {
         let is_directory = matches!(existing, Existing::Is(_, FileType::Directory));
         let may = match existing {

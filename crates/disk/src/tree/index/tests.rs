@@ -1,4 +1,4 @@
-//! The index through scans: what is read again, and what becomes of a damaged file.
+//! The index in scans: files that are read again, and the replacement of a damaged index.
 
 use super::*;
 use crate::folder::Place;

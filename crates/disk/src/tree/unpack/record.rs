@@ -81,7 +81,7 @@ impl Writing<'_> {
             || self.recorded(path)?.is_some_and(|sent| sent.content == target_hash(found.as_bytes())))
     }
 
-    /// Notes for the record what this transfer writes to an entry.
+    /// Notes for the record the content that this transfer writes to an entry.
     pub(super) fn note(&mut self, path: &[u8], content: FileHash, attributes: Attributes) -> io::Result<()> {
         let sent = Sent { origin: self.from.origin, content, attributes };
         let recorded = self.recorded(path)?;
