@@ -47,8 +47,8 @@ RETRY = 1.0
 _NAME_BYTES_MAX = 128
 _TIMEOUT_MAX = 86_400
 _REPLY_BYTES_MAX = 8_192
-# Maximum number of idle connections. More than one is idle only after threads have announced
-# at the same time.
+# Maximum number of idle connections. Several connections exist only if threads have called at the
+# same time.
 _IDLE_MAX = 4
 
 

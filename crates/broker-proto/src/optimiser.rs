@@ -463,8 +463,8 @@ impl<'a> PlacementState<'a> {
         }
     }
 
-    /// Moves viewers into full clusters where they are cheaper, and viewers that lose less out of
-    /// them. Returns true if anyone moved.
+    /// Moves viewers into full clusters where they are cheaper. To make room, viewers that lose
+    /// less leave these clusters. Returns true if any viewer moved.
     fn exchange_all(&mut self) -> bool {
         let leaving = self.leaving();
         let mut is_changed = false;

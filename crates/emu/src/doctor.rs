@@ -116,7 +116,7 @@ fn open_files() -> Finding {
     let soft = limits
         .lines()
         .find_map(|l| l.strip_prefix("Max open files")?.split_whitespace().next()?.parse::<u64>().ok());
-    // Three descriptors per site, and further ones for the programs' own files.
+    // Three descriptors per site, and further descriptors for the programs' files.
     let ok = soft.is_none_or(|n| n >= 256);
     let detail = soft.map_or("unlimited or unknown".to_owned(), |n| n.to_string());
     Finding::new("open files", ok, detail, "ulimit -n 4096")

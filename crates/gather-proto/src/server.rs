@@ -294,7 +294,7 @@ impl<S: Symbol> Server<S> {
     pub fn poll_wanted(&mut self) -> Option<(PullId, u32, std::ops::Range<u64>)> {
         // Each pull has room for one generation. Pulls drop further generations without sent
         // packets, until every pull's first generation fits. The first pull that requests memory
-        // receives what is left.
+        // receives the remaining memory.
         let most = self.config.memory_max.as_u64();
         while self.pulls.values().any(|pull| pull.sender.holds_nothing() && !pull.sender.is_over())
             && (self.usage() + self.others).reserved > most

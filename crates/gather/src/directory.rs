@@ -108,7 +108,7 @@ pub struct DirectoryReport {
     pub name: String,
     /// Path on this machine.
     pub path: PathBuf,
-    /// Id of the snapshot that was chosen; `None` if no server told one.
+    /// Id of the snapshot that was chosen; `None` if no server stated one.
     pub snapshot: Option<[u8; 32]>,
     /// Servers with another version, each with a description of it.
     pub other_versions: BTreeMap<String, String>,

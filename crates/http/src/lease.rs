@@ -66,7 +66,7 @@ pub trait SharedStore<V>: Send + Sync {
     fn lease(&self) -> Option<Duration>;
     /// Carries out a request. Blocks until the store has answered.
     ///
-    /// Errors: a store that cannot be used; it may have carried out the request all the same.
+    /// Errors: a store that cannot be used; it may nevertheless have carried out the request.
     fn answer(&self, ask: &StoreRequest<V>) -> Result<StoreReply<V>, LeaseError>;
     /// Resigns the lead, so that another controller need not wait for the end of the lease.
     ///

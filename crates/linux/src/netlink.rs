@@ -136,7 +136,7 @@ impl Netlink {
                     Ok(NetlinkPayload::Overrun(_)) => {
                         return Err(NetlinkError::Socket(io::Error::from_raw_os_error(libc::ENOBUFS)));
                     }
-                    // The entry is skipped: what the crates cannot decode, no caller can use.
+                    // The entry is skipped, because no caller can use an undecodable entry.
                     Ok(_) | Err(_) => {}
                 }
             }

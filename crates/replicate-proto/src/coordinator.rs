@@ -499,7 +499,7 @@ impl<P: Planner> Coordinator<P> {
         self.settle();
     }
 
-    /// Does what is due at the time of [`Coordinator::poll_timeout`].
+    /// Handles all deadlines that are due at the time of [`Coordinator::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.advance_clock(now);
         self.questions.handle_timeout(now, &self.topology, &self.config);

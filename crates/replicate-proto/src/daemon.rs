@@ -279,7 +279,7 @@ impl Daemon {
         }
     }
 
-    /// Does what is due at the time of [`Daemon::poll_timeout`].
+    /// Handles all deadlines that are due at the time of [`Daemon::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.look_again(now);
     }

@@ -138,7 +138,7 @@ impl SourceGroup {
             filling.open.remove(&chunk);
         }
     }
-    /// The position in the file from which on all of the work is confirmed. Never grows.
+    /// The position in the file after which all work is confirmed. Never grows.
     pub(crate) fn confirmed_from(&self) -> u64 {
         let last = self.filling.as_ref().and_then(|f| f.open.last_key_value());
         let piece = |n: u64| self.map.piece(n).expect("a chunk that was supplied is of the work");

@@ -468,8 +468,8 @@ impl<S: CheckedSymbol> Site<S> {
 
     /// Whether the source has work left in `group`. Once false, the result stays false.
     ///
-    /// A filled group continues to the point from which on all destinations have confirmed the
-    /// data. A group that fills it continues to the point where the two groups meet, and then until
+    /// A filled group continues to the point after which all destinations have confirmed the data.
+    /// A group that fills it continues to the point where the two groups meet, and then until
     /// all of its sent data is confirmed.
     pub fn has_work(&self, group: u16) -> bool {
         let source = self.sources.get(&group).map(|s| &s.group);

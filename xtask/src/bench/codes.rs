@@ -36,11 +36,11 @@ pub struct Args {
     /// Print one JSON object for each cell instead of a table.
     #[arg(long)]
     json: bool,
-    /// Fail if a cell is slower than ISA-L's, or, with GFNI, two inputs to one at 9,000 bytes not
-    /// faster by what we mean to be: 1.6 times ISA-L 2.32 (which uses GFNI too), 3.4 times one
-    /// before 2.31. Fail too if a fixed-rate code's parities are not made 1.2 times as fast as
-    /// ISA-L's, or losses not made up half as fast as that; and if LT codes miss their targets
-    /// beside raptorq. Needs --peers.
+    /// Fail if a cell is slower than ISA-L's. With GFNI, sums of two inputs at 9,000 bytes must
+    /// reach 1.6 times the speed of ISA-L 2.32 (which also uses GFNI), or 3.4 times the speed of a
+    /// version before 2.31. Parities of fixed-rate codes must reach 1.2 times the speed of ISA-L,
+    /// and the recovery of losses half of this speed. LT codes must meet their targets beside
+    /// raptorq. Needs --peers.
     #[arg(long, requires = "peers")]
     check: bool,
     /// Measure these alone.
@@ -49,7 +49,8 @@ pub struct Args {
     /// CPU seconds for each contender in each cell.
     #[arg(long, value_name = "S", default_value_t = 0.05, value_parser = parse_seconds)]
     seconds_per_cell: f64,
-    /// Run this kernel of ours, not the machine's fastest; LT codes always run the fastest.
+    /// Run this kernel instead of the machine's fastest kernel. LT codes always run the fastest
+    /// one.
     #[arg(long, value_parser = parse_kernel)]
     kernel: Option<Kernel>,
 }

@@ -224,7 +224,7 @@ impl Directories {
         let (directories, name) = (Arc::clone(self), name.to_owned());
         let scan = tokio::task::spawn_blocking(move || {
             let scanned = directories.scan(name);
-            // The scan goes on if its client leaves, and the turn with it.
+            // If the client leaves, the scan continues and keeps its turn.
             drop(turn);
             scanned
         });

@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | [`Base::Reno`] | the kernel's Reno | none |
 //! | [`Base::Cubic`] | the kernel's CUBIC | time since the last loss, stretched by `dilation` |
-//! | [`Base::Dctcp`] | programs of ours | none |
+//! | [`Base::Dctcp`] | programs of this room | none |
 //!
 //! Source: Mukerjee, *Eliminating Adverse Control Plane Interactions* (CMU-CS-18-106, 2018),
 //! §2.4.4: a factor of 2 on the 0 -> 1 transition of the mark, of 0.5 on the 1 -> 0 transition.
@@ -48,8 +48,8 @@ pub enum Base {
     Reno,
     /// CUBIC, by the kernel's own functions.
     Cubic,
-    /// DCTCP (RFC 8257), by programs of ours, because kernels may lack it. Connections negotiate
-    /// ECN.
+    /// DCTCP (RFC 8257), by programs of this room, because kernels may lack it. Connections
+    /// negotiate ECN.
     Dctcp,
 }
 

@@ -67,8 +67,9 @@ pub fn forwarded<'a>(received: impl IntoIterator<Item = &'a str>, own: &str) -> 
     Ok(value)
 }
 
-/// The value for one request on behalf of two: the names of `other` missing in `own`, then `own`.
-/// At most [`JOINED_MAX`] names. `None` if no name is added.
+/// Returns the `CDN-Loop` value of one request that replaces two requests: the names of `other`
+/// that `own` lacks, then `own`. The result has at most [`JOINED_MAX`] names. `None` if no name is
+/// added.
 pub fn joined(own: &str, other: &str) -> Option<String> {
     let name = |entry: &str| entry.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let mut names: Vec<String> = own.split(',').map(name).collect();

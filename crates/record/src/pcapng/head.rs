@@ -104,8 +104,9 @@ pub struct TcpHead<'a> {
     pub cwr: bool,
     /// Window field on the wire, already shifted by the window scale of the connection.
     pub window: u16,
-    /// First sequence number of each SACK block, and the number after its last, most recent block
-    /// first. At most four blocks fit, and three together with timestamps (RFC 2018 section 3).
+    /// SACK blocks, the most recent first. A block is its first sequence number, and the number
+    /// after its last one. At most four blocks fit, and three together with timestamps (RFC 2018
+    /// section 3).
     pub sack: &'a [(u32, u32)],
     /// Timestamp value and echo reply.
     pub timestamps: Option<(u32, u32)>,

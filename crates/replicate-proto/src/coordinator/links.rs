@@ -29,7 +29,7 @@ use anabranch_graph::Topology;
 use anabranch_units::{BitRate, Duration, Instant, LinkId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Factor between the declared and the carried rate from which on plans use the carried rate.
+/// Minimum ratio of the declared and the carried rate for plans to use the carried rate.
 const WRONG: u64 = 2;
 /// Time after which a record no longer counts: other traffic on long-distance links changes over
 /// hours.
@@ -53,7 +53,7 @@ const CROWDED_MAX: f64 = 0.1;
 const OVERHEAD: f64 = 1.038;
 /// Maximum rate that a site may report for a hop.
 const RATE_MAX: f64 = 1e13;
-/// Change of a carried rate from which on plans are adapted.
+/// Minimum relative change of a carried rate for which plans are adapted.
 const ADAPT: f64 = 0.1;
 
 /// A measured rate of a link, in bits of packets per second.

@@ -301,7 +301,7 @@ impl World {
 
     /// Opens the stream for an attempt. Data of another snapshot is dropped.
     ///
-    /// Panics: a destination on its own is sent what it has.
+    /// Panics: if a single destination is sent contents that it already has.
     pub fn begin_stream(&mut self, site: usize, path: &str, program: &SiteProgram) -> Result<u64, DiskFull> {
         self.check_work(site, program);
         let disk = &mut self.hosts[site].disk;

@@ -651,7 +651,7 @@ fn surplus(
     }
 }
 
-/// The first paths, and the number of further ones.
+/// The first paths, and the number of further paths.
 fn named(entries: u64, paths: &[String]) -> String {
     let named = paths.iter().take(CONFLICTS_NAMED).cloned().collect::<Vec<_>>().join(", ");
     match entries.saturating_sub(CONFLICTS_NAMED as u64) {

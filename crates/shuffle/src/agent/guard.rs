@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Number of attempts to lock what an ending process still holds, and interval between two
+/// Number of attempts to take a lock that an ending process holds, and interval between two
 /// attempts.
 const TRIES: u32 = 200;
 const TRY_AGAIN: Duration = Duration::from_millis(10);

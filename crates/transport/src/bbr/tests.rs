@@ -743,7 +743,7 @@ fn packets_after_idle_time_form_no_train() {
     bbr.handle_sent(Instant::ZERO, PACKET, PACKET);
     bbr.note_app_limited();
     assert!(bbr.pacing_bytes_per_s() < 3e6, "{}", bbr.pacing_bytes_per_s());
-    // A train is no longer than what a short queue holds, whatever the window.
+    // A train fits in a short queue, whatever the window.
     let mut bbr = Bbr::new(Instant::ZERO, train(1_000, 100, 1));
     let left = (1..).take_while(|packets| {
         bbr.handle_sent(Instant::ZERO, PACKET, packets * PACKET);

@@ -90,7 +90,7 @@ impl Contender {
     }
 }
 
-/// A code of ours.
+/// A code of the `codes` room.
 enum Code {
     Lt(lt::Code),
     Mds(mds::Code),

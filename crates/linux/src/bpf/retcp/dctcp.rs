@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257) by programs of ours, with window jumps on marks.
+//! DCTCP (RFC 8257) by programs of this room, with window jumps on marks.
 //!
 //! Once per window, the sender estimates the share of bytes that met congestion, and reduces its
 //! window in proportion. The receiver echoes each change of the congestion state immediately.

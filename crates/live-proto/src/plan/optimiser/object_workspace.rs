@@ -480,7 +480,7 @@ impl ObjectWorkspace {
         (best, most)
     }
 
-    /// The way of a closed edge whose opening saves the most.
+    /// Returns the way by which opening a closed edge saves the most, and the saving.
     fn best_add(&self, least: f64) -> (u32, f64) {
         let (mut best, mut most) = (NONE, least);
         for edge in 0..self.part.edges() {
@@ -498,7 +498,7 @@ impl ObjectWorkspace {
         (best, most)
     }
 
-    /// Extra cost if `edge` leaves its reflector, and the way to move to, or [`NONE`] to close it.
+    /// Extra cost if `edge` leaves its reflector, and its new way; [`NONE`] if the edge closes.
     fn way_out(&self, edge: usize) -> (f64, u32) {
         let current = self.open.ways[edge] as usize;
         let reflector = self.part.way_reflectors[current];

@@ -13,7 +13,8 @@ fn ring_of_two(relays: &mut [Relay; 2]) -> (Instant, [ReadStep; 2]) {
         relay.handle_join(now, JoinRequest { key: World::key(0), range: None, if_range: None, passed })
     };
     let viewers = [0, 1].map(|at| join(&mut relays[at], now, names[at].to_owned()).expect("there is room"));
-    // Requests between the relays: the viewer at the other relay, by asking relay and leg.
+    // Requests between the relays. The key is the relay that asks and its leg; the value is the
+    // viewer at the other relay.
     let mut between: BTreeMap<(usize, LegId), ViewerId> = BTreeMap::new();
     loop {
         let mut is_busy = true;

@@ -10,7 +10,7 @@ use anabranch_graph::CAPACITY_MAX;
 use anabranch_units::ByteCount;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Part of a link's capacity from which on a plan fills the link.
+/// Minimum used part of a link's capacity for which the plan fills the link.
 const FULL: f64 = 0.9;
 /// Shortest time of an attempt whose flows are padded: a measurement takes about three seconds.
 const PADDED_MIN: Duration = Duration::from_secs(5);
