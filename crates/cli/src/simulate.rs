@@ -152,6 +152,7 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
             rows: trial.outcome.workloads.clone(),
             coflows: trial.outcome.coflows.clone(),
             drops: trial.outcome.network.dropped_queue_full + trial.outcome.network.dropped_otherwise,
+            trusted: None,
         });
         outln!("{}", table::of(&points, &lines.collect::<Vec<_>>()));
     }

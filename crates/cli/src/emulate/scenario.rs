@@ -103,7 +103,13 @@ pub(super) fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
                 record.emulation(&format!("point {index}, trial {trial}"), &run.report)?;
             }
             let drops = emulated.dropped_queue_full + emulated.dropped_otherwise;
-            done.push(table::TrialLine { point: index, rows: run.workloads, coflows: run.coflows, drops });
+            done.push(table::TrialLine {
+                point: index,
+                rows: run.workloads,
+                coflows: run.coflows,
+                drops,
+                trusted: Some(emulated.trusted),
+            });
             if crate::output::is_closed() {
                 return Ok(ExitCode::SUCCESS);
             }

@@ -1,4 +1,5 @@
-//! The table of a simulation: one line for each point and workload, with means over the trials.
+//! The table of a simulation or emulation: one line for each point and workload, with means over the
+//! trials.
 
 use anabranch_sim::scenario::SweepPoint;
 use anabranch_sim::{CoflowRow, WorkloadRow};
@@ -61,6 +62,8 @@ pub(crate) struct TrialLine {
     pub(crate) coflows: Vec<CoflowRow>,
     /// Packets dropped in the network.
     pub(crate) drops: u64,
+    /// Whether the emulation can be trusted. `None` for a simulation, which is never late.
+    pub(crate) trusted: Option<bool>,
 }
 
 impl TrialLine {
@@ -90,6 +93,8 @@ pub(crate) fn of(points: &[SweepPoint], done: &[TrialLine]) -> Table {
     head.extend(used_of_coflows.iter().map(|(name, _)| (*name).to_owned()));
     head.extend(used.iter().map(|(name, _)| (*name).to_owned()));
     head.push("drops".into());
+    let has_verdicts = done.iter().any(|trial| trial.trusted.is_some());
+    head.extend(has_verdicts.then(|| "trusted".to_owned()));
     table.set_header(head);
     for (index, point) in points.iter().enumerate() {
         let trials: Vec<&TrialLine> = done.iter().filter(|trial| trial.point == index).collect();
@@ -105,6 +110,7 @@ pub(crate) fn of(points: &[SweepPoint], done: &[TrialLine]) -> Table {
                     .map(|(_, value)| cell(&rows.iter().filter_map(|row| value(row)).collect::<Vec<_>>())),
             );
             line.push(cell(&trials.iter().map(|t| t.drops as f64).collect::<Vec<_>>()));
+            line.extend(has_verdicts.then(|| trusted_trials(&trials)));
             table.add_row(line);
         }
     }
@@ -113,7 +119,17 @@ pub(crate) fn of(points: &[SweepPoint], done: &[TrialLine]) -> Table {
     table
 }
 
-/// Kind of a workload, with its index where several workloads are of this kind.
+/// Says whether the trials of a line are trusted: `yes`, `no`, or the number of trusted trials.
+fn trusted_trials(trials: &[&TrialLine]) -> String {
+    let trusted = trials.iter().filter(|trial| trial.trusted == Some(true)).count();
+    match trusted {
+        0 => "no".to_owned(),
+        _ if trusted == trials.len() => "yes".to_owned(),
+        _ => format!("{trusted} of {}", trials.len()),
+    }
+}
+
+/// Kind of a workload, with its index if several workloads are of this kind.
 fn workload_name(trial: &TrialLine, number: usize) -> String {
     let kind = &trial.rows[number].workload;
     match trial.rows.iter().filter(|row| row.workload == *kind).count() {
@@ -165,7 +181,13 @@ mod tests {
             Plan::with_systems(points[0].scenario.clone(), &read, &simulated()).expect("it can be planned");
         let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         let outcome = simulation.run();
-        let line = TrialLine { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
+        let line = TrialLine {
+            point: 0,
+            rows: outcome.workloads,
+            coflows: outcome.coflows,
+            drops: 0,
+            trusted: None,
+        };
         let times = line.times_us(0);
         assert_eq!(times.len(), 2);
         let table = of(&points, &[line]).to_string();
@@ -174,6 +196,36 @@ mod tests {
             table.contains("coflows") && table.contains("cct mean us") && table.contains(&mean),
             "{table}"
         );
+        assert!(!table.contains("trusted"), "{table}");
+    }
+
+    /// Rows of a late emulation had no mark in the table (#53).
+    #[test]
+    fn untrusted_trials_are_marked() {
+        let row = WorkloadRow { workload: "long".to_owned(), ..WorkloadRow::default() };
+        let trial = |trusted| TrialLine {
+            point: 0,
+            rows: vec![row.clone()],
+            coflows: Vec::new(),
+            drops: 0,
+            trusted: Some(trusted),
+        };
+        let text = "duration = \"1 s\"\nnetwork = { topology = \"star\", hosts = 3 }\n\
+                    workload = { kind = \"long\", pairs = [[\"h0\", \"h1\"]] }\n";
+        let points = scenario::read("x.toml", text, &[]).expect("a good scenario");
+        let last_cell = |trusted: &[bool]| {
+            let trials: Vec<TrialLine> = trusted.iter().copied().map(trial).collect();
+            let mut table = of(&points, &trials);
+            table.set_content_arrangement(ContentArrangement::Disabled);
+            let table = table.to_string();
+            let lines: Vec<&str> = table.lines().filter(|line| line.contains('┆')).collect();
+            assert!(lines[0].contains("trusted"), "{table}");
+            let last = lines[1].split('┆').next_back().expect("a line has cells");
+            last.trim_matches([' ', '│']).to_owned()
+        };
+        assert_eq!(last_cell(&[true; 3]), "yes");
+        assert_eq!(last_cell(&[false]), "no");
+        assert_eq!(last_cell(&[true, false, true]), "2 of 3");
     }
 
     /// The table lacked players' results, which only `--json` had (#21).
@@ -193,7 +245,13 @@ mod tests {
         let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         let outcome = simulation.run();
         let row = outcome.workloads[0].clone();
-        let line = TrialLine { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0 };
+        let line = TrialLine {
+            point: 0,
+            rows: outcome.workloads,
+            coflows: outcome.coflows,
+            drops: 0,
+            trusted: None,
+        };
         let mut table = of(&points, &[line]);
         // The table has its full width, so that no heading is broken.
         table.set_content_arrangement(ContentArrangement::Disabled);
