@@ -335,7 +335,7 @@ fn coflow_names_are_limited_as_by_the_agent() {
 
 /// Files whose name begins with `bad` must be refused, and all other files parsed.
 #[test]
-fn corpus_replays() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/announce_reply");
     let mut count = 0;
     for entry in std::fs::read_dir(&folder).expect("the corpus is part of the repository") {

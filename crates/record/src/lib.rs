@@ -255,7 +255,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn corpus_replays() {
+    fn fuzz_corpora_are_accepted_unless_named_bad() {
         assert!(anabranch_testing::replay("record_run", exercise) >= 3);
     }
 

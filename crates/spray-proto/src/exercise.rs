@@ -154,7 +154,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn corpus_replays() {
+    fn fuzz_corpora_are_accepted_unless_named_bad() {
         assert!(anabranch_testing::replay("spray_datagrams", super::exercise) >= 4);
         assert!(anabranch_testing::replay("spray_control", crate::control::exercise) >= 6);
         assert!(anabranch_testing::replay("spray_segments", super::exercise_segments) >= 8);

@@ -164,7 +164,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn corpus_replays() {
+    fn fuzz_corpora_are_accepted_unless_named_bad() {
         assert!(anabranch_testing::replay("quantities", crate::exercise) >= 8);
     }
 }

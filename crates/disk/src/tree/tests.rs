@@ -173,7 +173,7 @@ fn a_single_file_is_a_tree() {
 }
 
 #[test]
-fn a_replaced_folder_leads_nowhere() {
+fn folder_replaced_by_a_link_is_not_followed() {
     let root = folder();
     write(root.path(), "a", "");
     write(root.path(), "d/x", "");

@@ -36,7 +36,7 @@ proptest! {
 
 /// Inputs whose name begins with `bad` must be refused, and all other inputs decoded.
 #[test]
-fn corpus_replays() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     let replay = |target: &str, check: &dyn Fn(&str, &[u8])| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
         let entries = std::fs::read_dir(&folder).expect("the corpus is part of the repository");

@@ -10,7 +10,7 @@ use anabranch_testing::replay;
 use anabranch_units::{BitRate, Duration};
 
 #[test]
-fn corpus_replays() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     assert!(replay("topology_toml", |bytes| exercise(Format::Toml, bytes)) >= 5);
     assert!(replay("topology_graphml", |bytes| exercise(Format::GraphMl, bytes)) >= 5);
     assert!(replay("topology_gml", |bytes| exercise(Format::Gml, bytes)) >= 5);

@@ -623,7 +623,7 @@ fn hung_file_system_delays_no_limit() {
 
 /// Inputs whose names begin with `bad` must be refused, and all others accepted.
 #[test]
-fn corpus_replays() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/pace_btf");
     let mut count = 0;
     for entry in std::fs::read_dir(&folder).expect("the corpus is part of the repository") {

@@ -7,7 +7,7 @@ use anabranch_testing::replay;
 use proptest::prelude::*;
 
 #[test]
-fn corpus_replays() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     assert!(replay("replicate_msg", msg::exercise) >= 5);
     assert!(replay("replicate_control", exercise::control) >= 8);
     assert!(replay("replicate_site", exercise::exercise) >= 5);

@@ -274,6 +274,6 @@ fn a_single_file_is_a_snapshot_of_one_entry() {
 }
 
 #[test]
-fn the_corpus_replays() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     assert!(anabranch_testing::replay("sets_node", exercise) > 4);
 }

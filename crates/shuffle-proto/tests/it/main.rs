@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Files whose names begin with `bad` must be refused, all other files accepted.
 #[test]
-fn corpus_replays() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     for (target, exercise) in [
         ("shuffle_trace", exercise_trace as fn(&[u8]) -> bool),
         ("shuffle_reports", exercise_reports),
