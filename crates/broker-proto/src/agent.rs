@@ -23,7 +23,7 @@ pub trait Estimates {
 }
 
 /// Share of a cluster that a network with several brokers reserves for the other brokers when it
-/// bids to one.
+/// bids to one of them.
 ///
 /// Source: the thesis leaves open (chapter 7) whether bids are hints or guarantees, and how a
 /// network bids to several brokers.

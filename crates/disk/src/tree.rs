@@ -401,7 +401,7 @@ impl<V: Visitor> Scan<'_, V> {
         if !self.filter.includes_directory(&self.path) {
             return self.visitor.skipped(&self.path, Skipped::Excluded);
         }
-        // The root is no folder in another one.
+        // `open` also holds the root, which does not count.
         if self.open.len() > DEPTH_MAX {
             return self.visitor.problem(&self.path, Problem::TooDeep);
         }

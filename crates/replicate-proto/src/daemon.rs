@@ -549,7 +549,7 @@ impl Daemon {
     }
 }
 
-/// Whether two names are the same, or one lies in the other, a directory.
+/// Whether two names are equal, or one is a directory that contains the other.
 fn overlap(a: &str, b: &str) -> bool {
     let holds = |directory: &str, name: &str| directory.ends_with('/') && name.starts_with(directory);
     a.trim_end_matches('/') == b.trim_end_matches('/') || holds(a, b) || holds(b, a)

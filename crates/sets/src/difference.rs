@@ -226,7 +226,7 @@ impl<S: Store> Difference<S> {
         self.path.extend_from_slice(entry.name.as_bytes());
         let path = self.path.clone();
         if before != after {
-            // The root is no directory in another one.
+            // `open` also holds the root, which does not count.
             if self.open.len() > DEPTH_MAX {
                 return Err(ReadError::TooDeep);
             }

@@ -262,7 +262,7 @@ pub enum Kind {
 impl Kind {
     /// Checks the mode.
     ///
-    /// Errors: setuid, setgid or sticky on a file; setuid on a directory; bits that are no mode's.
+    /// Errors: setuid, setgid or sticky on a file; setuid on a directory; bits outside of modes.
     pub fn check(&self) -> Result<(), EntryError> {
         match self {
             Self::File { attributes, .. } => attributes.check(FILE_MODE_BITS),

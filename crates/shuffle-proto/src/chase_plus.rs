@@ -141,7 +141,7 @@ impl ChasePlus {
             let loads_s = loads_s(&mut self.load_s, active, flows.into_iter());
             let alone_s = loads_s.iter().map(|(_, load_s)| *load_s).fold(0.0, f64::max);
             let due = self.due.entry(coflow).or_insert(active.now());
-            // The conversion from float saturates, so a very long time is no overflow.
+            // The conversion from float saturates, so a very long time cannot overflow.
             *due = (*due).max(active.now()) + Duration::from_ps((SLOWDOWN_DUE * alone_s * 1e12) as u64);
         }
     }

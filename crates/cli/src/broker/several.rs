@@ -22,9 +22,9 @@ pub struct Args {
     /// Number of brokers, each with an equal part of the clients.
     #[arg(long, value_name = "COUNT", num_args = 1.., default_values_t = [3], value_parser = clap::value_parser!(u32).range(1..=16))]
     brokers: Vec<u32>,
-    /// Share of a cluster that a network reserves for other brokers when it bids to one: nothing (a
-    /// capacity is a hint), parts (equal parts: a capacity is a guarantee), or learnt-N (their
-    /// recent mean use plus N standard deviations).
+    /// Share of a cluster that a network reserves for the other brokers when it bids to one of
+    /// them: nothing (a capacity is a hint), parts (equal parts: a capacity is a guarantee), or
+    /// learnt-N (their recent mean use plus N standard deviations).
     #[arg(long, value_name = "RULE", num_args = 1.., default_values_t = ["nothing".to_owned(), "parts".to_owned(), "learnt-0".to_owned(), "learnt-2".to_owned()], value_parser = rule)]
     reserve: Vec<String>,
     /// Rounds of each broker; the first tenth does not count.

@@ -113,8 +113,8 @@ fn delayed_transfer_with_fill_completes() {
     assert!(figures.share > 0.0, "{:.2} of the file over the uncontended path", figures.share);
 }
 
-/// Figure 6: flows coded together advance in step, so a delayed one leaves the other's link
-/// underused.
+/// Figure 6: flows coded together advance in step, so a delayed flow leaves the link of the other
+/// flow underused.
 #[test]
 #[ignore = "it measures: `make claims`"]
 fn capacity_left_by_a_delayed_code_is_filled() {

@@ -76,8 +76,8 @@ pub(super) unsafe fn run_emulated<const N: usize>(pass: &Pass<'_>, xor: bool) {
     macro_rules! by_inputs {
         ($lanes:expr, $outputs:literal, $turn:literal, $ones:literal, [$($inputs:literal)+]) => {
             match pass.inputs_len {
-                // SAFETY: the caller upholds the invariants; the numbers of inputs and outputs are
-                // the matched ones.
+                // SAFETY: the caller upholds the invariants; the numbers of inputs and outputs
+                // equal the arm's.
                 $($inputs => unsafe { run::<_, $inputs, $outputs, $turn, $ones>($lanes, pass) },)+
                 inputs => unreachable!("the planner never makes a pass of {inputs} inputs"),
             }
@@ -107,8 +107,8 @@ pub(super) unsafe fn tall_emulated<const N: usize>(tall: &TallPass<'_>) {
             match tall.outputs_len {
                 // SAFETY: the caller upholds the walk's invariants.
                 1 => unsafe { run_tall::<_, 1, 4>(XorLanes(EmulatedGfni::<N>), tall) },
-                // SAFETY: the caller upholds the walk's invariants; the number of outputs is the
-                // matched one.
+                // SAFETY: the caller upholds the walk's invariants; the number of outputs equals
+                // the arm's.
                 $($outputs => unsafe { run_tall::<_, $outputs, 2>(EmulatedGfni::<N>, tall) },)+
                 outputs => unreachable!("the planner makes no walk of {outputs} outputs"),
             }

@@ -467,7 +467,7 @@ macro_rules! passes {
                 unsafe { run_tall::<_, 1, 4>(XorLanes(lanes), pass) }
             }
             // SAFETY: the value `lanes` proves that the machine has the features; the number of
-            // outputs is the matched one; the caller upholds the other invariants.
+            // outputs equals the arm's; the caller upholds the other invariants.
             unsafe {
                 match pass.outputs_len {
                     1 => add(lanes, pass),
@@ -508,8 +508,8 @@ macro_rules! passes {
                 return unsafe { $crate::kernel::plain::run(pass, xor) }; // tidy-allow: circle, expands elsewhere
             }
             // SAFETY: the value `lanes` proves that the machine has the features. The numbers of
-            // inputs and outputs are the matched ones, and the length is at least a vector's. The
-            // caller upholds the other invariants.
+            // inputs and outputs equal the arm's, and the length is at least a vector's. The caller
+            // upholds the other invariants.
             unsafe {
                 match (xor, pass.outputs_len, pass.inputs_len, !pass.ones.is_empty()) {
                     (true, 1, 1, false) => add::<1>(lanes, pass),

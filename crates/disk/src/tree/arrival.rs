@@ -153,8 +153,8 @@ impl Destination<'_> {
         Ok(done)
     }
 
-    /// Writes each entry at its place. The manifest lies beside the directory meanwhile: after a
-    /// kill, files of this transfer are not taken for another program's.
+    /// Writes each entry at its place. Meanwhile the manifest lies beside the directory. After a
+    /// kill it shows which files this transfer wrote, so they do not count as another program's.
     fn write_in_place(&self, stream: &File, manifest: &Manifest) -> Result<Unpacked, UnpackError> {
         let Self { place, before, local, origin, memory_max, .. } = *self;
         let root = made(place)?;
@@ -258,7 +258,7 @@ fn begin_writing(
     }
     let record = record.filter(|_| broken_off_of != origin);
     if let Some(record) = record {
-        // The manifest that is there is not taken for this source's.
+        // Until the new manifest is saved, the old one must not count as this source's.
         record.note_writing(Origin::default())?;
     }
     manifest.save(place.folder(), &sending)?;

@@ -47,7 +47,7 @@ pub struct Counts {
     pub unreadable: u64,
     /// Files and folders that changed while they were read.
     pub unsettled: u64,
-    /// Files that were read, the others being in the index.
+    /// Files that were read. The index has the hashes of the other files.
     pub hashed_files: u64,
     /// Bytes of the files that were read.
     pub hashed_bytes: u64,
