@@ -275,7 +275,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Returns the begin and the end of each fault, in order of time.
+    /// Returns the start and the end of each fault, in order of time.
     fn faults(&self) -> Vec<(Duration, bool, Fault)> {
         let mut all = Vec::new();
         for fault in &self.settings.faults {

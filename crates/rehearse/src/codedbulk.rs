@@ -448,7 +448,7 @@ fn distrust(report: &Report, received: f64, totals: &Totals, lost: Option<&Trans
     why
 }
 
-/// The common window, and the links' counters at its begin and end.
+/// The common window, and the links' counters at its start and end.
 struct Window {
     begin: Instant,
     end: Instant,

@@ -252,8 +252,8 @@ pub(crate) fn refuse_only_simulated(field: &str, setting: Option<&str>) -> Resul
 
 /// Runs a client in a site and reads the JSON value that it prints.
 ///
-/// Errors: an error of the operating system; output that is no `T`, for instance of a client
-/// without an answer.
+/// Errors: an error of the operating system; output that is not a `T`, for example because the
+/// client got no answer.
 pub(crate) fn ask<T: DeserializeOwned>(
     emulation: &Emulation,
     site: SiteId,

@@ -103,7 +103,7 @@ struct Shared {
     // spools ([`SiteProgram::memory_bytes`] counts them).
     writes: mpsc::UnboundedSender<Write<Bytes>>,
     errands: mpsc::UnboundedSender<SpoolTask>,
-    // Bounded by an attempt's reports: a few single ones, [`CORRUPT_REPORTS_MAX`], and progress
+    // Bounded by an attempt's reports: a few single reports, [`CORRUPT_REPORTS_MAX`], and progress
     // twice a second, which `relay` thins out.
     reports: mpsc::UnboundedSender<Report>,
     flows: BTreeMap<FlowId, FlowCounters>,

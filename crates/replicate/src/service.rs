@@ -62,7 +62,7 @@ fn hash_key(found: &Metadata) -> HashKey {
 pub struct AcceptFrom {
     /// The submitting site.
     pub site: SiteId,
-    /// A folder below the served one. `None`: the whole served folder.
+    /// A folder below the served folder. `None`: the whole served folder.
     pub prefix: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub enum BuildError {
     },
     /// Directories are nested deeper than [`DEPTH_MAX`].
     TooDeep,
-    /// A value cannot be an entry's.
+    /// A value is not allowed in an entry.
     Entry(EntryError),
 }
 
@@ -49,7 +49,8 @@ impl From<EntryError> for BuildError {
 struct Pending {
     items: Vec<u8>,
     count: usize,
-    /// Name of the last item; kept when the node ends, because names go on in order.
+    /// Name of the last item. It stays after the end of a node, because the order of names
+    /// continues.
     last: Vec<u8>,
 }
 
@@ -66,7 +67,7 @@ impl Pending {
         node::ends_node(level, self.count, self.items.len(), name.as_bytes())
     }
 
-    /// Ends the node, and gives it out.
+    /// Ends the node, and passes it to `out`.
     fn end(&mut self, level: u8, out: &mut impl FnMut(NodeHash, &[u8])) -> NodeHash {
         let bytes = node::assemble(level, self.count, &self.items);
         let hash = node::hash(&bytes);
@@ -129,7 +130,7 @@ impl Levels {
             let is_top = level + 1 == self.0.len();
             let pending = &mut self.0[level];
             if is_top {
-                // An index of one node says nothing: the node is the root.
+                // An index of a single node is left out: that node is the root.
                 return match pending.items.last_chunk() {
                     Some(only) if level > 0 && pending.count == 1 => NodeHash(*only),
                     _ => pending.end(u8::try_from(level).expect("levels are few"), out),
@@ -150,8 +151,8 @@ impl Levels {
 /// Builds a manifest from entries in its order: names in byte order, a directory's contents between
 /// [`Builder::enter`] and [`Builder::leave`].
 ///
-/// Nodes come out by the closure `out`, children before their parents. Nodes of equal directories
-/// come out repeatedly.
+/// The closure `out` receives the nodes, children before their parents. It receives nodes of equal
+/// directories repeatedly.
 ///
 /// ```
 /// use anabranch_sets::{Attributes, Builder, FileTime, Name};
@@ -191,14 +192,14 @@ impl Builder {
         self.open.last_mut().map_or(&mut self.root, |(_, levels)| levels)
     }
 
-    /// Adds an entry to the directory that is open.
+    /// Adds an entry to the open directory.
     ///
     /// Errors: its name is out of order, its mode is not allowed.
     pub fn add(&mut self, entry: &Entry, out: &mut impl FnMut(NodeHash, &[u8])) -> Result<(), BuildError> {
         self.current().add(entry, out)
     }
 
-    /// Opens a directory in the one that is open.
+    /// Opens a directory inside the open directory.
     ///
     /// Errors: its name is out of order; [`DEPTH_MAX`] are open.
     pub fn enter(&mut self, name: Name) -> Result<(), BuildError> {

@@ -36,7 +36,7 @@ impl<A: Store, B: Store> Store for Both<A, B> {
     }
 }
 
-/// Why a manifest cannot be read on.
+/// Reason why a manifest cannot be read further.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -45,7 +45,7 @@ pub enum ReadError {
         /// Its hash.
         hash: NodeHash,
     },
-    /// A node is not what its hash and its parent say.
+    /// A node contradicts its hash or its parent.
     Node {
         /// Its hash.
         hash: NodeHash,
@@ -71,7 +71,7 @@ pub enum TreeError {
     Encoding(NodeError),
     /// A node of another level must stand here.
     Level,
-    /// The names of a node are not the ones between its neighbours.
+    /// The names of a node are not between the names of its neighbours.
     Names,
     /// A node ends early, or an index has one child only.
     Shape,
@@ -121,7 +121,7 @@ pub(crate) struct Unread {
     pub(crate) level: Option<u8>,
     /// Last name of the nodes before it.
     after: Option<Name>,
-    /// Its last name, by its parent.
+    /// Last name of the node, as its parent states it.
     last: Option<Name>,
     /// True for the last node of its level.
     is_last: bool,
@@ -150,7 +150,8 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// A cursor before the first entry below `root`; without one, at the end.
+    /// Creates a cursor before the first entry below `root`. Without a root, the cursor is at the
+    /// end.
     pub(crate) fn new(root: Option<NodeHash>) -> Self {
         let unread = |hash| Unread { hash, level: None, after: None, last: None, is_last: true };
         Self { stack: root.map(|hash| Rest::Nodes(vec![unread(hash)])).into_iter().collect() }
@@ -168,7 +169,7 @@ impl Cursor {
         }
     }
 
-    /// Passes the next node without reading it.
+    /// Skips the next node without reading it.
     pub(crate) fn skip(&mut self) {
         if let Some(Rest::Nodes(nodes)) = self.stack.last_mut() {
             nodes.pop();
@@ -176,7 +177,7 @@ impl Cursor {
         self.tidy();
     }
 
-    /// Passes the next entry. `None` if a node comes next, or nothing.
+    /// Returns the next entry, and moves behind it. `None` if a node comes next, or at the end.
     pub(crate) fn next_entry(&mut self) -> Option<Entry> {
         let Some(Rest::Entries(entries)) = self.stack.last_mut() else { return None };
         let entry = entries.pop();
@@ -233,7 +234,8 @@ fn checked(node: Node, unread: &Unread) -> Result<Rest, TreeError> {
             if is_root && children.len() < 2 {
                 return Err(TreeError::Shape);
             }
-            // The first name of an index is not known, but its first last name is behind it.
+            // The first name of an index is unknown, but it is at most the last name of the first
+            // child.
             check_names(children.first().map(|c| &c.last), children.last().map(|c| &c.last))?;
             let mut after = unread.after.clone();
             let count = children.len();

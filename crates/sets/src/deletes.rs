@@ -1,8 +1,8 @@
 //! The entries that a destination has and its source lacks, and how many of them may be deleted.
 //!
 //! The decision compares two manifests and needs no file. An entry that the new snapshot has, an
-//! entry that the filter excludes, a working file, and a directory that holds one of these never
-//! stand in the list.
+//! entry that the filter excludes, a working file, and a directory that holds one of these are
+//! never in the list.
 //!
 //! Leaves out: entries that another program changed, which only the destination knows (the `disk`
 //! room). Read [`Surplus`] and [`MaxDelete`] first.
@@ -206,7 +206,7 @@ impl Surplus {
                     let may_go = is_in_scope(filter, &path, &kind);
                     removed.push((SurplusEntry { path, kind }, may_go));
                 }
-                // Another kind of entry has the name now. Its removed contents stand before it.
+                // The name now has another kind of entry. The removed contents come before it.
                 Change::Added { path, .. } => {
                     let is_below = |entry: &SurplusEntry| {
                         entry.path.strip_prefix(&*path).is_some_and(|rest| rest.starts_with(b"/"))

@@ -36,8 +36,7 @@ pub enum Change {
         /// The entry.
         entry: Entry,
     },
-    /// An entry has other content or other attributes. A directory stands here for its attributes
-    /// only.
+    /// An entry has other content or other attributes. For a directory, only the attributes count.
     Changed {
         /// Its path.
         path: Vec<u8>,
@@ -80,7 +79,7 @@ struct Pair {
 }
 
 /// Compares two snapshots, one entry at a time, in the order of paths. Where a directory gives way
-/// to another kind of entry, the directory's removed contents stand before the added entry.
+/// to another kind of entry, the directory's removed contents come before the added entry.
 ///
 /// Cost: memory for the nodes on the way to one entry of each side.
 #[derive(Debug)]
@@ -109,7 +108,7 @@ impl Pair {
         match (self.before.peek(), self.after.peek()) {
             (Peeked::End, Peeked::End) => Step::Leave,
             (Peeked::Unread(a), Peeked::Unread(b)) if a.hash == b.hash => Step::SkipBoth,
-            // The higher node is read first, so that its children are compared with the other.
+            // The higher node is read first, so that its children are compared with the other node.
             (Peeked::Unread(a), Peeked::Unread(b)) if a.level.is_some() => match b.level {
                 Some(level) if a.level >= Some(level) => Step::OpenBefore,
                 _ => Step::OpenAfter,
@@ -150,7 +149,7 @@ impl<S: Store> Difference<S> {
 
     /// The next change; `None` after the last.
     ///
-    /// Errors: [`ReadError`]. After [`ReadError::Missing`] a further call goes on once the store
+    /// Errors: [`ReadError`]. After [`ReadError::Missing`] a further call continues once the store
     /// has the node.
     pub fn poll(&mut self) -> Result<Option<Change>, ReadError> {
         if let Some((before, after)) = self.snapshots
@@ -216,7 +215,7 @@ impl<S: Store> Difference<S> {
         Ok((root != new.root).then_some(Change::Root { before: root, after: new.root }))
     }
 
-    /// Opens the directories of one name, and returns the path of their name.
+    /// Opens the two directories of one name, and returns their path.
     fn enter(
         &mut self,
         entry: &Entry,
@@ -253,8 +252,8 @@ impl<S: Store> Difference<S> {
     }
 }
 
-/// Checks that a hard link's file is listed before it. It may be no file, which only the whole
-/// manifest shows.
+/// Checks that a hard link's file is listed before it. Only the whole manifest shows whether the
+/// target is a file.
 fn check_link(path: &[u8], entry: &Entry) -> Result<(), ReadError> {
     match &entry.kind {
         Kind::HardLink { path: file } if !file.is_before(path) => {

@@ -20,7 +20,7 @@ use anabranch_units::text::printable;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Maximum number of rules, the ones that follow from others included.
+/// Maximum number of rules, including rules that follow from other rules.
 pub const RULES_MAX: usize = 10_000;
 /// Maximum bytes of the paths of `--files-from`.
 pub const LISTED_BYTES_MAX: usize = 1 << 30;
@@ -77,7 +77,7 @@ pub struct Options {
     pub ignores_case: bool,
 }
 
-/// Why options make no filter.
+/// Reason why options are not a valid filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterError {
@@ -85,14 +85,14 @@ pub enum FilterError {
     Rule {
         /// The rule.
         rule: String,
-        /// Its option, or its file and line.
+        /// Option of the rule, or its file and line.
         place: String,
     },
     /// A pattern is wrong.
     Pattern {
         /// The pattern.
         pattern: String,
-        /// Its option, or its file and line.
+        /// Option of the pattern, or its file and line.
         place: String,
         /// The mistake.
         error: GlobError,
@@ -103,7 +103,7 @@ pub enum FilterError {
     ListedTooLong,
     /// `--files-from` beside another option.
     FilesFromAlone,
-    /// A listed path is not UTF-8, which a filter that travels cannot hold.
+    /// A listed path is not UTF-8, so it cannot be sent to other sites.
     NotText,
     /// No file can have the size or the age.
     Range {
@@ -258,7 +258,7 @@ impl Filter {
 
     fn add(&mut self, includes: bool, pattern: &str, place: &str) -> Result<(), FilterError> {
         let names_directory = pattern.ends_with('/');
-        // To exclude a directory excludes everything in it.
+        // An excluded directory excludes all entries in it.
         let pattern: Cow<'_, str> =
             if names_directory && !includes { format!("{pattern}**").into() } else { pattern.into() };
         let spans = pattern.contains("**");
@@ -271,7 +271,8 @@ impl Filter {
         };
         let glob = compile(&pattern)?;
         let mut directories = Vec::new();
-        // Excluded files exclude no directory, but for the pattern that matches all files.
+        // A rule that excludes files excludes no directory, except the pattern that matches all
+        // files.
         if (!names_directory || spans) && (includes || pattern == "*") {
             for directory in directories_of(&pattern).unwrap_or_else(|| vec!["/**".to_owned()]) {
                 // The root is always read.

@@ -25,7 +25,7 @@ use regex::{Regex, RegexBuilder};
 pub const PATTERN_BYTES_MAX: usize = 4_096;
 /// Maximum bytes of a compiled pattern.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
-/// Maximum depth of alternatives in alternatives.
+/// Maximum depth of nested alternatives.
 const ALTERNATIVES_DEPTH_MAX: usize = 16;
 
 /// Why a text is not a pattern.
@@ -93,7 +93,7 @@ impl Glob {
         limited.build().map(Self).map_err(|error| {
             let reason = match error {
                 regex::Error::CompiledTooBig(_) => "the pattern is too large when compiled".to_owned(),
-                // Its first lines draw the mistake; the last one names it.
+                // The first lines of the message draw the mistake, and the last line names it.
                 error => error.to_string().lines().last().unwrap_or_default().trim().to_owned(),
             };
             GlobError::Regexp { reason }

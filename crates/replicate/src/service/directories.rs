@@ -1,4 +1,4 @@
-//! Directories of a site: streams at a source, and at a destination what it has of a stream.
+//! Directories of a site: streams at a source, and the received parts of a stream at a destination.
 //!
 //! Beside a directory lie its index, the record of transfers to it and, while it is written, the
 //! manifest, under working names.
@@ -39,7 +39,7 @@ use std::time::SystemTime;
 const LOCAL_RANGES_MAX: usize = 32_768;
 /// Maximum number of transfers whose facts are kept.
 const FACTS_MAX: usize = 4_096;
-/// Conflicts that are named in a message.
+/// Maximum number of conflicts named in a message.
 const CONFLICTS_NAMED: usize = 3;
 
 /// Parts of a directory's stream that a destination already has.
@@ -280,8 +280,8 @@ impl Directories {
         lock(&self.facts).get(&transfer).is_some_and(|known| known.rules.compare)
     }
 
-    /// Drops what belongs to another transfer of this number, which another controller gave. Only
-    /// other rules tell them apart.
+    /// Drops the facts of another transfer with this number, which another controller assigned.
+    /// That transfer is recognised only by its different rules.
     pub(super) fn forget_other(&self, transfer: TransferId, rules: &DirectoryRules) {
         let known = lock(&self.facts).get(&transfer).is_some_and(|known| known.rules != *rules);
         if known {
@@ -295,7 +295,7 @@ impl Directories {
         lock(&self.sinks).retain(|(_, of), _| !is_in(of, name) && !is_in(name, of));
     }
 
-    /// Drops what belongs to an ended transfer.
+    /// Drops all facts of an ended transfer.
     pub(super) fn forget(&self, transfer: TransferId) {
         lock(&self.sources).retain(|(of, _), _| *of != transfer);
         lock(&self.sinks).retain(|(of, _), _| *of != transfer);
@@ -331,7 +331,7 @@ impl Service {
     }
 
     /// Name of the working files into which a directory's stream arrives. The manifest of a
-    /// comparison lies apart: it takes no part in later transfers.
+    /// comparison has a separate name, because later transfers do not use it.
     pub(super) fn stream_name(&self, transfer: TransferId, name: &Name) -> io::Result<Name> {
         if !self.directories.compares(transfer) {
             return Ok(name.clone());
@@ -379,7 +379,7 @@ impl Service {
             if let Some(manifest) = manifest_of(&file, self.config.memory_max / 2)? {
                 let id = FileHash(manifest.id().0);
                 let begun = lock(&self.directories.facts).get(&run.transfer).and_then(|known| known.snapshot);
-                // Another snapshot's head is of an earlier transfer.
+                // A head of another snapshot is left from an earlier transfer.
                 if begun == Some(id) && rules.delete.is_some() {
                     surplus(name, before.as_deref(), &manifest, &filter, rules)?;
                 }
@@ -410,7 +410,7 @@ impl Service {
     }
 
     /// Ends a publication that broke off. Its links changed the times of all files, so a scan
-    /// before would read them all.
+    /// before this step would read all files.
     fn end_publication(&self, name: &Name) -> io::Result<()> {
         let Some(file) = self.existing_stream(name)? else { return Ok(()) };
         let _alone = lock(&file);
@@ -510,7 +510,7 @@ impl Service {
         };
         let mut partial = lock(&partial);
         let sink = lock(&self.directories.sinks).get(&(run.transfer, name.clone())).cloned();
-        // Without the scan every file here would count as changed: the next inquiry makes one.
+        // Without the scan every file here would count as changed. The next inquiry makes a scan.
         let Some(sink) = sink else { return Ok(missing(partial.have())) };
         let memory_max = self.config.memory_max / 2;
         let manifest_in = |stream: &File| match Manifest::read_from(stream, memory_max) {
@@ -552,7 +552,7 @@ impl Service {
                 Ok(report)
             }
             Err(FinishError::Mismatch { have }) => {
-                // A file that was there may have changed: the next inquiry looks again.
+                // An existing file may have changed, so the next inquiry scans again.
                 self.directories.forget(run.transfer);
                 Ok(Report::SinkDone { run, have })
             }

@@ -153,7 +153,8 @@ fn a_renamed_directory_moves_no_content() {
     let mut renames = Renames::default();
     found.iter().for_each(|change| renames.note(change));
     let pairs = renames.pair();
-    // Contents are as long as their number modulo 5,000: one of these is empty, or none.
+    // The length of a content is its number modulo 5,000, so at most one of these contents is
+    // empty.
     assert_eq!(pairs.len(), 300);
     let left: Vec<Change> = found.into_iter().filter_map(|change| pairs.apply(change)).collect();
     let files = left.iter().filter(|change| matches!(change, Change::Renamed { .. })).count();

@@ -1,6 +1,6 @@
 //! Sizes and ages as rclone's options have them.
 
-/// A text that is no size or no age, with the expected form.
+/// A text that is not a size or an age, with the expected form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuantityError {
     text: String,
@@ -45,7 +45,7 @@ pub fn size_bytes(text: &str) -> Result<u64, QuantityError> {
         _ => return Err(wrong()),
     };
     let bytes = number * 1_024f64.powi(power);
-    // Exact, because sizes above 2^53 bytes are even; too large ones are refused.
+    // The conversion is exact, because sizes above 2^53 bytes are even. Larger values are refused.
     if bytes < 2f64.powi(63) { Ok(bytes as u64) } else { Err(wrong()) }
 }
 

@@ -1,6 +1,6 @@
-//! A filter that travels to the sites of a transfer.
+//! A filter in the form that is sent to the sites of a transfer.
 //!
-//! The rules of all options stand in one list, in their order. Ages are durations, which the source
+//! The rules of all options are in one list, in their order. Ages are durations, which the source
 //! compares with its clock. Read [`Rules`] first.
 
 use super::{Filter, FilterError, Listed, Options, lines};
@@ -118,7 +118,7 @@ impl Rules {
         options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
-    /// Bytes of all texts, and a few for each of them.
+    /// Bytes of all texts, and an overhead for each text.
     pub fn bytes(&self) -> usize {
         let texts = self.rules.iter().chain(&self.markers).chain(self.files.iter().flatten());
         texts.map(|text| text.len() + size_of::<String>()).sum()
