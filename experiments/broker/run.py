@@ -294,7 +294,7 @@ def more_bids_cost_more(worlds: Worlds, seed: int, _: float) -> bool:
     return scores[-1] > scores[0]
 
 
-#: Slices of the rows of networks: the global ones, and the ones of one city.
+#: Slices of the rows of networks: the global networks, and the networks of one city.
 GLOBAL, CITY = slice(None, 14), slice(14, None)
 #: Conclusions of the thesis by setting: table or figure, text, and test.
 CONCLUSIONS: dict[str, tuple[tuple[str, str, Test], ...]] = {

@@ -27,7 +27,7 @@ enum Command {
     Rooms(tidy::Repository),
     /// Build the documentation site at target/site; installs mdBook below target/tools.
     Site(site::Args),
-    /// Measure the hot parts, beside other programs' where there are any.
+    /// Measure the hot parts, and the same parts of other programs if there are any.
     Bench(bench::Args),
 }
 

@@ -193,7 +193,7 @@ enum Cut {
     Signal(i32),
 }
 
-/// Rate of links without one, unless the user states it.
+/// Rate of links for which neither the topology nor the user states a rate.
 const DEFAULT_RATE: BitRate = BitRate::mbps(10);
 
 /// Time between a request to end and a kill of a program.

@@ -14,9 +14,9 @@ use tokio::signal::unix::{Signal as HangUps, SignalKind, signal};
 /// Changes of an existing set.
 #[derive(clap::Subcommand)]
 pub enum Change {
-    /// Replace keys by new ones, for all holders in a set or for the named ones.
+    /// Replace the keys of all holders in a set, or of the named holders.
     Renew(RenewArgs),
-    /// Refuse all present certificates of the named holders. Renewed ones are valid again.
+    /// Refuse all present certificates of the named holders. Renewed certificates are valid.
     Revoke(RevokeArgs),
 }
 

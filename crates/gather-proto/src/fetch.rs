@@ -265,7 +265,7 @@ pub struct Fetch<S> {
     left: usize,
     objects_max: usize,
     pulls_max: usize,
-    /// Whether there are several objects, so that short ones may arrive whole.
+    /// Whether there are several objects, so that short objects may arrive whole.
     is_many: bool,
     /// Index of the first object that waits for its turn.
     next: usize,

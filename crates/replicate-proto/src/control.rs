@@ -169,7 +169,7 @@ pub struct Finish {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DirectoryRules {
-    /// The entries of the source that are sent. Destinations leave others alone.
+    /// The entries of the source that are sent. Destinations leave other entries unchanged.
     #[serde(skip_serializing_if = "Rules::is_open")]
     pub filter: Rules,
     /// Limit of the entries to delete at each destination, because the source lacks them; `None` to

@@ -613,7 +613,7 @@ impl<P: Planner> Coordinator<P> {
         }
     }
 
-    /// Applies the effects of one transfer's end or pause to the others.
+    /// Applies the effects of one transfer's end or pause to the other transfers.
     fn settle(&mut self) {
         self.correct_capacities();
         let freed = std::mem::take(&mut self.out.freed);

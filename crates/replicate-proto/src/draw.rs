@@ -537,13 +537,13 @@ fn draw_contents(svg: &mut Svg, carried: &Content, arrows: &[(Point, Point)], lo
     }
 }
 
-/// The delay of all links, if it is the same.
+/// The delay of the links, if all links have the same delay.
 fn one_delay(topology: &Topology) -> Option<Duration> {
     let first = topology.links().first()?.properties.delay;
     topology.links().iter().all(|l| l.properties.delay == first).then_some(first)
 }
 
-/// The capacity of all links, if it is the same.
+/// The capacity of the links, if all links have the same capacity.
 fn one_capacity(topology: &Topology) -> Option<BitRate> {
     let first = topology.links().first()?.properties.capacity;
     topology.links().iter().all(|l| l.properties.capacity == first).then_some(first)

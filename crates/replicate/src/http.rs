@@ -481,7 +481,7 @@ fn view(controller: &Controller, peer: &PeerIdentity, s: TransferStatus) -> Tran
                 postponed: d.postponed,
                 away: d.away.map(|line| readable(peer, line)),
                 entries: d.entries,
-                // The paths of one site are not for another one.
+                // A site must not see the paths of other sites.
                 left: if peer.role == Role::Operator { d.left } else { Vec::new() },
                 comparison: d.comparison.filter(|_| peer.role == Role::Operator),
                 verdict: d.verdict.map(|verdict| readable_verdict(peer, verdict)),

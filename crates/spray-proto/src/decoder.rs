@@ -23,7 +23,7 @@ pub(crate) const NUMBER_MAX: u32 = 1 << 31;
 pub(crate) struct Decoder<P> {
     /// Number of the next packet to deliver.
     next: u32,
-    /// Recently delivered packets, oldest first; `None` for a given-up one.
+    /// Recently delivered packets, oldest first; `None` for a packet that was given up.
     recent: VecDeque<Option<P>>,
     /// Packets beyond a gap, each with its deadline for the gap.
     held: BTreeMap<u32, (P, Instant)>,

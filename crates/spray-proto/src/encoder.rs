@@ -113,7 +113,7 @@ impl<P: Packet> Encoder<P> {
         }
     }
 
-    /// Takes the unit as it is; `None` if it is empty.
+    /// Removes and returns the unit, complete or not. `None` if the unit is empty.
     pub(crate) fn take(&mut self) -> Option<Unit<P>> {
         let first = self.next - self.unit.len() as u32;
         self.come = 0;

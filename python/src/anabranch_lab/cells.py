@@ -33,7 +33,7 @@ from anabranch_lab.programs import Failed, Skipped
 from anabranch_lab.tree import ChangedTreeError, refuse_changes
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Maximum number of emulations of one trial until the emulator trusts one.
+#: Maximum number of emulations of one trial until one of them is trusted.
 TRIES = 3
 
 Row = dict[str, Any]

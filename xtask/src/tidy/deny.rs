@@ -114,7 +114,7 @@ fn satisfied(expression: &str, allowed: &impl Fn(&str) -> bool) -> bool {
     any(&mut rest, allowed) && rest.is_empty()
 }
 
-/// `all OR all …`
+/// Evaluates `all OR all …`.
 fn any(rest: &mut &[&str], allowed: &impl Fn(&str) -> bool) -> bool {
     let mut is = all(rest, allowed);
     while let Some(after) = rest.strip_prefix(&["OR"]) {
@@ -124,7 +124,7 @@ fn any(rest: &mut &[&str], allowed: &impl Fn(&str) -> bool) -> bool {
     is
 }
 
-/// `one AND one …`, which binds closer.
+/// Evaluates `one AND one …`, which binds closer than `OR`.
 fn all(rest: &mut &[&str], allowed: &impl Fn(&str) -> bool) -> bool {
     let mut is = one(rest, allowed);
     while let Some(after) = rest.strip_prefix(&["AND"]) {

@@ -26,7 +26,7 @@ const OWN_MAX: usize = 6;
 pub enum Choice {
     /// The standing circuits are kept.
     Stay,
-    /// The switches reconfigure to other circuits, which then are the standing ones.
+    /// The switches reconfigure to other circuits, which are then the standing circuits.
     Turn,
     /// A schedule of days runs; no later phase uses its last circuits.
     Days,

@@ -12,8 +12,9 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder of the set. If it is not there, it is made with a new authority and a broker's
-    /// keys; if it is, its authority makes the new keys. A folder holds one system's keys only.
+    /// The folder of the set. A missing folder is created with a new authority and a broker's keys.
+    /// The authority of an existing folder makes the new keys. A folder holds one system's keys
+    /// only.
     #[arg(long, value_name = "DIR", default_value = "keys/broker")]
     out: PathBuf,
     /// Names of content networks, as in the broker's contracts file.

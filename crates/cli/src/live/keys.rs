@@ -15,8 +15,8 @@ use std::process::ExitCode;
 pub struct Args {
     #[command(subcommand)]
     change: Option<Change>,
-    /// The folder of the set. If it is not there, it is made with a new authority and a
-    /// controller's keys; if it is, its authority makes the new keys. A folder holds one system's
+    /// The folder of the set. A missing folder is created with a new authority and a controller's
+    /// keys. The authority of an existing folder makes the new keys. A folder holds one system's
     /// keys only.
     #[arg(long, value_name = "DIR", default_value = "keys/live")]
     out: PathBuf,

@@ -34,8 +34,8 @@ pub struct Args {
     /// sites/SITE.key.
     #[arg(long, value_name = "DIR", env = "ANABRANCH_KEYS", default_value = "keys/replicate")]
     keys: PathBuf,
-    /// Folder that contains all files this relay reads and writes. Keep it for that alone: --keys
-    /// may not lie in it. Symbolic links in it are not followed.
+    /// Folder that contains all files this relay reads and writes, and no others: --keys may not
+    /// lie in it. Symbolic links in it are not followed.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
     /// Time for which a partial file is kept without a transfer that resumes it.

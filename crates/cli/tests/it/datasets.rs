@@ -365,7 +365,8 @@ fn excluded_entries_survive_a_mirror() {
     mirror.remove("03");
     let (code, said) = mirror.sync(&filtered);
     assert_eq!((code, mirror.names().len()), (Some(0), 21), "{said}");
-    // Without the filter, the file that a transfer wrote goes, and the other one stays.
+    // Without the filter, the file that a transfer wrote is deleted, and the destination's file
+    // stays.
     let (code, said) = mirror.sync(&["--delete"]);
     assert_eq!(code, Some(3), "{said}");
     assert!(mirror.names().contains(&"own.tmp".to_owned()) && mirror.names().contains(&"not.tmp".to_owned()));

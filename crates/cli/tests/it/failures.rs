@@ -542,7 +542,7 @@ fn keys_that_do_not_belong_together_get_one_line() {
         send("absent"),
         &["absent/ca.pem", "make keys (`anabranch replicate keys init --topology FILE`)"],
     );
-    // Files of the other set, one after the other, instead of the right ones.
+    // Replaces one file after the other by a file of the other set.
     let take = |file: &str| {
         std::fs::copy(local.path("other").join(file), local.path("keys/replicate").join(file))
             .expect("copied")

@@ -361,8 +361,8 @@ fn backup_at(path: &Path) -> io::Result<(Folder, Name)> {
     Ok((around, name))
 }
 
-/// Device and inode of a path's nearest existing ancestor and of each one above; the path itself is
-/// the first one if it exists. Links are followed.
+/// Device and inode of a path's nearest existing ancestor and of each directory above. If the path
+/// itself exists, it is the first. Links are followed.
 ///
 /// Errors: the system's; a component behind the existing ones is `..`.
 fn ancestors(path: &Path) -> io::Result<(PathBuf, Vec<(u64, u64)>)> {

@@ -96,7 +96,8 @@ pub(super) fn has_snapshots(place: &Place) -> io::Result<bool> {
     }
 }
 
-/// Two directories beside a location, for one attempt of an exchange. Dropped, they are removed.
+/// Two directories beside a location, for one attempt of an exchange. They are removed when the
+/// value is dropped.
 struct Probe<'p> {
     around: &'p OwnedFd,
     names: [String; 2],

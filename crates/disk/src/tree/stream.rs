@@ -216,7 +216,8 @@ impl Manifest {
         let mut changes = Difference::new(Nodes { head: &head, nodes: &nodes }, None, id);
         while let Some(change) = changes.poll().map_err(HeadError::Node)? {
             if let Change::Added { path, entry } = change {
-                // Directories count as well: a few nodes can stand for any number of equal ones.
+                // Directories count, too, because a few nodes can describe any number of equal
+                // directories.
                 manifest.held_bytes += path.len() as u64 + ENTRY_BYTES;
                 if manifest.held_bytes > limit {
                     return Err(HeadError::Memory { limit });

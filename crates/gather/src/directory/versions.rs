@@ -126,8 +126,8 @@ pub(super) async fn ask(
     target.holders.iter().cloned().zip(answers).collect()
 }
 
-/// The version of the first server that has one, or has the one that is wanted; `None` if no server
-/// has.
+/// The version of the first server with a version, or with the wanted version. `None` if no server
+/// has it.
 pub(super) fn choose(answers: &[Answer], wanted: Option<[u8; 32]>) -> Option<Choice> {
     let mut versions = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let taken = *versions.find(|version| wanted.is_none_or(|id| id == version.snapshot))?;
@@ -162,7 +162,7 @@ mod tests {
             answer("b", Some((1, 10))),
             answer("c", Some((2, 10))),
             answer("d", Some((1, 10))),
-            // The same id with another length is a lie of one of them.
+            // Two servers state different lengths for one id, so one of them lies.
             answer("e", Some((1, 11))),
         ];
         let choice = choose(&answers, None).expect("there is a version");

@@ -255,7 +255,7 @@ impl Directories {
         Ok(snapshot)
     }
 
-    /// Holds a snapshot as the latest one, and drops the ones that are above the limits.
+    /// Keeps a snapshot as the latest, and drops snapshots above the limits.
     fn hold(&self, snapshot: Arc<Snapshot>) {
         let id = |of: &Snapshot| (of.name.clone(), of.stream.manifest().id());
         let memory = |held: &VecDeque<Arc<Snapshot>>| -> u64 {

@@ -484,7 +484,7 @@ impl Importer {
         self.steps.push_back(Step::Begin { number, date, is_discontinuous, has_parts });
     }
 
-    /// Plans the parts of a segment after the first `taken` ones.
+    /// Plans the parts of a segment after the first `taken` parts.
     fn plan_parts(&mut self, parts: &[Part], taken: usize) {
         for part in parts.iter().skip(taken) {
             self.steps.push_back(Step::Media {

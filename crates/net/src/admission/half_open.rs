@@ -86,8 +86,8 @@ impl<T> HalfOpenTable<T> {
         let network = Network::of(from);
         self.connections.insert(number, (network, value));
         self.change(network, |numbers| numbers.insert(number));
-        // The connection that just arrived is never the one dropped. It is its network's oldest
-        // only if it is alone there, and then another network comes first in the choice.
+        // The newest connection is never dropped. It is the oldest of its network only if it is the
+        // network's only connection, and then another network is chosen first.
         let dropped = if self.len() > self.limit { self.drop_one() } else { None };
         (number, dropped)
     }

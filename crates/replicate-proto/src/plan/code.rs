@@ -178,7 +178,7 @@ struct UnitNetwork {
     seed: anabranch_units::Seed,
 }
 
-/// A unit link and another one that it feeds.
+/// A unit link, and a unit link that it feeds.
 type Arc = (usize, usize);
 /// Flows with their terms, and the flows that each destination receives.
 type Coefficients = (Vec<Flow>, Vec<Vec<FlowId>>);

@@ -473,7 +473,7 @@ pub struct PlanningFigures {
     pub in_turn: PlanningComparison,
 }
 
-/// Comparison of one way of planning with planning alone.
+/// Comparison of one planning method with plans of single transfers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlanningComparison {
     /// Mean over the draws.
@@ -509,7 +509,7 @@ impl PlanningFigures {
 }
 
 impl JointSurvey {
-    /// Plans one more draw in all ways.
+    /// Plans one more draw by all methods.
     ///
     /// Errors: as [`together`].
     pub fn add(&mut self, topology: &Topology, draw: &[(SiteId, Vec<SiteId>)]) -> Result<(), PlanError> {

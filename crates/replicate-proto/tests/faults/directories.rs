@@ -315,8 +315,8 @@ impl World {
         disk.begin(path, program.length)
     }
 
-    /// A destination that is the only one of its transfer gets nothing that it reported for the
-    /// same snapshot. Several destinations get what any of them lacks.
+    /// A single destination gets no contents that it reported for the same snapshot. Several
+    /// destinations get all contents that any of them lacks.
     fn check_work(&self, site: usize, program: &SiteProgram) {
         let Some(number) = self.ids.get(&program.run.transfer) else { return };
         let Some((id, have)) = self.sources.offered.get(&(site, program.run)) else { return };

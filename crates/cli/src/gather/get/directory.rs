@@ -39,7 +39,7 @@ struct DirectoryLine<'a> {
     comparison: Option<&'a Comparison>,
     /// Entries that were left because another program changed them.
     conflicts: u64,
-    /// Paths of the first ones.
+    /// Paths of the first conflicts.
     conflict_paths: &'a [String],
     /// By server: its version of the directory, if that differs from the fetched version.
     other_versions: &'a BTreeMap<String, String>,

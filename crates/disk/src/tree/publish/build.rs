@@ -75,8 +75,8 @@ fn give_owner(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
     })
 }
 
-/// Gives a new directory the access lists of another one. With them, the group bits of its mode
-/// are a mask: as permissions of the group they could be too many.
+/// Copies the access lists of another directory to a new directory. With access lists, the group
+/// bits of the mode are a mask. As permissions of the group, they could permit too much.
 fn give_access_lists(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     for name in ["system.posix_acl_access", "system.posix_acl_default"] {
         let mut value = vec![0; XATTR_BYTES_MAX];

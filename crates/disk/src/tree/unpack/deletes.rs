@@ -122,7 +122,7 @@ impl Writing<'_> {
             if deleting.gone.len() >= BATCH_SENT { self.forget(&mut deleting) } else { Ok(()) }
         });
         let forgotten = self.forget(&mut deleting);
-        // A directory is restored before the one around it.
+        // A directory is restored before its parent directory.
         for (path, attributes) in deleting.attributes.iter().rev() {
             match self.directory_below(path) {
                 Ok(directory) => self.set_directory(path, &directory, *attributes)?,

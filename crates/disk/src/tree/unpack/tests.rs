@@ -415,7 +415,8 @@ fn names_of_one_file_are_replaced_without_conflict() {
     assert_eq!(scanned(&to).manifest().id(), manifest.id());
 }
 
-/// Nothing is deleted, so a file that the source deletes and makes again is there as it was sent.
+/// Nothing is deleted here, so a file that the source deletes and creates again still has its sent
+/// content.
 #[test]
 fn file_that_returns_at_the_source_is_no_conflict() {
     let root = folder();

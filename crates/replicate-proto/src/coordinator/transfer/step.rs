@@ -184,7 +184,7 @@ impl Transfer {
 
     /// Gives a destination up if another file has the name, unless that file may be replaced.
     pub(super) fn leave_alone(&mut self, cx: &mut Context<'_>, site: SiteId) {
-        // A directory takes new entries beside others; its site judges each entry.
+        // A directory may get new entries beside existing entries, so its site checks each entry.
         if self.request.replace || self.request.is_directory() {
             return;
         }
@@ -197,7 +197,7 @@ impl Transfer {
         self.decide(cx, site, Verdict::Failed { reason });
     }
 
-    /// One change of the phase; false if none is due.
+    /// Changes the phase once. Returns false if no change is due.
     fn step_phase(&mut self, cx: &mut Context<'_>) -> bool {
         if self.destinations.iter().all(|d| !d.open()) {
             self.close(cx);
