@@ -123,7 +123,8 @@ pub struct Object {
     agreement: agree::Agreement,
     /// Refusals by servers, each with its reason.
     refusals: BTreeMap<ServerId, String>,
-    /// Parts with servers that have another version of them, from which they are not requested.
+    /// Parts, each with a server that has another version of the part. The part is not requested
+    /// from this server.
     spoilt: BTreeSet<(usize, ServerId)>,
     /// Whether the last comparison found further entries for `spoilt`.
     is_wiser: bool,

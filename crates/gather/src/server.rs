@@ -70,8 +70,8 @@ pub struct ServeConfig {
     /// Maximum number of pulls of one client at once, over all its connections. A pull is for one
     /// object, or for a part of an object.
     pub pulls_max: usize,
-    /// Maximum memory for the blocks of one client, over all its connections. The lists of the
-    /// directories that are pulled take as much again for all clients together, one list half.
+    /// Maximum memory for the blocks of one client, over all its connections. The lists of pulled
+    /// directories take the same amount for all clients together, and one list at most half of it.
     pub memory: ByteCount,
     /// Duration without feedback from its client after which a pull ends.
     pub give_up: Duration,

@@ -17,7 +17,7 @@ pub struct Args {
     /// Schedules of each.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
-    /// The number of the first one.
+    /// Number of the first seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
 }

@@ -18,7 +18,7 @@ pub struct Args {
     /// Networks.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     instances: u64,
-    /// The number of the first one.
+    /// Number of the first network.
     #[arg(long, default_value_t = 0)]
     first: u64,
     /// The seed of all draws.

@@ -184,7 +184,7 @@ pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyho
             };
             return show_plan(args, &topology, &request, ByteCount::new(length));
         }
-        // Made now: a mistake in its name shows before anything is sent.
+        // The file is created now, so that a mistake in its name shows before anything is sent.
         let errors = args.ending.errors.as_deref().map(ErrorsFile::create).transpose().or_usage()?;
         // Not interrupted half way: a transfer with an unknown number could not be stopped.
         let submitted = client.submit_or_attach(&request).await?;

@@ -74,8 +74,8 @@ fn unknown_congestion_control_is_refused_in_one_line() {
     assert!(said.contains("paris: congestion control `foo`: unknown to this machine's kernel"), "{said}");
 }
 
-/// #18: the controller reported a transfer as accepted that its store had no room for, and after
-/// one full disk accepted nothing more until its restart.
+/// #18: the controller accepted a transfer for which its store had no room. After one full disk it
+/// accepted no transfer until its restart.
 #[test]
 fn controller_with_a_full_store_waits_for_room() {
     let mut local = LocalDaemons::without_daemons(TRIANGLE);

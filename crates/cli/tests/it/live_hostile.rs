@@ -292,7 +292,7 @@ async fn hostile_parties_fill_no_memory_and_no_log() {
             world.log(name).into_iter().skip(lines).partition(|line| line.contains("wrong token"));
         println!("{name}: {} lines", others.len());
         assert!(others.len() <= LINES_MAX, "{name}: {} lines: {others:#?}", others.len());
-        // At most one line for each second, and one for each of the two that are not whole.
+        // At most one line for each second, and one for each of the two incomplete seconds.
         assert!(about_tokens.len() <= tokens_s + 2, "{name}: {about_tokens:#?}");
         let longest = others.iter().map(String::len).max().unwrap_or(0);
         assert!(longest < 4_096, "{name}: a line of {longest} bytes");

@@ -41,7 +41,7 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("tree-index-
 const FORMAT: &[u8] = b"1";
 /// Memory for pages of the index.
 const CACHE_BYTES: usize = 32 << 20;
-/// Entries that are written at once: a scan that is killed keeps the ones before.
+/// Number of entries written in one transaction. A killed scan keeps the earlier transactions.
 const BATCH: usize = 50_000;
 /// Bytes of blocks' values that are written at once.
 const BATCH_BLOCKS_BYTES: usize = 16 << 20;
@@ -163,7 +163,7 @@ fn decode(entry: &[u8], stat: &Stat) -> Option<FileHash> {
     (entry == encode(stat, &hash)).then_some(hash)
 }
 
-/// The hash of an entry, if it is of the same file, whose time of change alone may differ.
+/// Returns the hash of an entry if the file is the same. Only its time of change may differ.
 fn decode_relinked(entry: &[u8], stat: &Stat) -> Option<FileHash> {
     let hash = FileHash(*entry.last_chunk()?);
     let mut expected = encode(stat, &hash);

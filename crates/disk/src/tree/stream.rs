@@ -666,7 +666,8 @@ impl TreeStream {
         };
         let file = match self.folder.file_at(OsStr::from_bytes(path)) {
             Ok(file) => file,
-            // Another kind of entry, or none, has its name or the name of a directory above it.
+            // The name of the file, or of a directory above it, now has another kind of entry or
+            // none.
             Err(OpenError::NotFound | OpenError::Link | OpenError::Folder | OpenError::Special) => {
                 return Err(changed());
             }

@@ -212,7 +212,7 @@ impl Unpacker<'_> {
             match change {
                 Change::Root { after, .. } => root_attributes = after,
                 Change::Added { path, entry } => writing.entry(&path, &entry)?,
-                // Without a snapshot before there is no other change.
+                // Without an earlier snapshot there are no other changes.
                 _ => {}
             }
         }
@@ -648,7 +648,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Sets the attributes of a directory. One that belongs to another user keeps its own.
+    /// Sets the attributes of a directory. A directory of another user keeps its attributes.
     fn set_directory(&self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
         let found = Stat::of(&self.at(path, stat_of(directory))?);
         if (Attributes { mode: found.mode, modified: found.modified }) == attributes {

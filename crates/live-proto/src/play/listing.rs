@@ -99,7 +99,7 @@ impl Listing {
         self.playlist.media_sequence.saturating_add(self.playlist.skipped_segments)
     }
 
-    /// First position after the listed ones.
+    /// First position after the listed positions.
     pub(super) fn end(&self) -> Position {
         let open = self.playlist.open.as_ref().filter(|_| self.is_low_latency);
         Position { msn: self.playlist.next_msn(), part: open.map_or(0, |open| open.parts.len() as u64) }
@@ -218,7 +218,7 @@ impl Listing {
         }
     }
 
-    /// The announced part, if `at` is the position after the listed ones.
+    /// The announced part, if `at` is the position after the listed positions.
     fn hint(&self, at: Position) -> Option<&PreloadHint> {
         let mut hints = self.playlist.preload_hints.iter();
         hints.find(|hint| self.is_low_latency && hint.kind == HintKind::Part && at == self.end())

@@ -138,7 +138,7 @@ pub(super) struct Transfer {
 /// Head of a directory's stream, from which a destination learns what it lacks.
 #[derive(Clone, Debug, Default)]
 struct StreamHead {
-    /// Its length, by the source's last report; `None` for a file.
+    /// Length of the stream, by the source's last report. `None` for a file.
     bytes: Option<u64>,
     /// Destinations with another snapshot that lack the head, by their last inventories.
     lacking: BTreeSet<SiteId>,

@@ -269,7 +269,7 @@ impl Writing<'_> {
         Ok((is_own || self.from.replace) && !is_secret)
     }
 
-    /// Returns true if a transfer from this source gave an entry what it has now, also if the
+    /// Returns true if a transfer from this source gave an entry its present content, also if the
     /// transfer was broken off before the record had it.
     fn is_from_this_source(
         &self,
