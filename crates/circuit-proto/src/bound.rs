@@ -43,7 +43,7 @@ struct Transport {
     racks: usize,
     /// Time of each port, in picoseconds.
     week: u64,
-    /// Time of both its ports that a pair's demand takes, in picoseconds, by pair.
+    /// Time in picoseconds for which a pair's demand occupies each of its two ports, by pair.
     capacity: Vec<u64>,
     /// Served time per time of the ports, in units of 1 / [`STEPS`], by pair.
     gain: Vec<u64>,

@@ -323,7 +323,7 @@ impl PartialFile {
         let room = blocks.saturating_mul(found.f_frsize);
         let taken = self.data.metadata()?.blocks() * 512;
         let lacks = arriving_bytes.unwrap_or(self.length.saturating_sub(taken));
-        // If the file system reports no blocks, a full disk shows only when it is full.
+        // If the file system reports no blocks, a full disk is noticed only at a write.
         if found.f_blocks > 0 && lacks > room {
             let (lacks, room) = (ByteCount::new(lacks), ByteCount::new(room));
             let reason = format!("No space left on device: {lacks} more are needed, {room} are free");

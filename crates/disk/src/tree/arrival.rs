@@ -364,7 +364,7 @@ fn backup_at(path: &Path) -> io::Result<(Folder, Name)> {
 /// Device and inode of a path's nearest existing ancestor and of each directory above. If the path
 /// itself exists, it is the first. Links are followed.
 ///
-/// Errors: the system's; a component behind the existing ones is `..`.
+/// Errors: the system's; a component after the existing directories is `..`.
 fn ancestors(path: &Path) -> io::Result<(PathBuf, Vec<(u64, u64)>)> {
     let absolute = at(path, std::path::absolute(path))?;
     let existing = absolute.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
@@ -484,7 +484,8 @@ pub fn compare(
     manifest.compare(before.as_ref(), Some(&Filter::default())).map_err(io::Error::other)
 }
 
-/// A directory while its stream arrives. Dropped before the end, it keeps the bytes that arrived.
+/// A directory while its stream arrives. The received bytes stay if the value is dropped before the
+/// end.
 #[derive(Debug)]
 pub struct Arrival {
     place: Place,

@@ -44,7 +44,7 @@ impl Code {
     pub fn new(problem: &Problem) -> Result<Self, PlanError> {
         let (unit, streams) = unit_and_streams(problem);
         let network = UnitNetwork::new(problem, unit, streams);
-        // The best code so far, after its number of coding flows and its number of flows.
+        // The best code so far, with its numbers of coding flows and of flows as the sort key.
         let mut best: Option<((usize, usize), Coefficients)> = None;
         let mut cyclic: Vec<(usize, Dependencies, BTreeSet<Arc>)> = Vec::new();
         let (enough, most) = match problem.options.layout {
