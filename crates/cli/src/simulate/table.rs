@@ -1,5 +1,5 @@
-//! The table of a simulation or emulation: one line for each point and workload, with means over the
-//! trials.
+//! The table of a simulation or emulation: one line for each point and workload, with means over
+//! the trials.
 
 use anabranch_sim::scenario::SweepPoint;
 use anabranch_sim::{CoflowRow, WorkloadRow};
