@@ -158,11 +158,14 @@ class Trial:
         The cell, and the settings of the run.
     programs
         Programs under way.
+    absent
+        Number of destinations, from the last one, that do not take part yet.
     """
 
     folder: Path
     cell: Row
     programs: Programs = dataclasses.field(default_factory=Programs)
+    absent: int = 0
 
     @property
     def source(self) -> Path:
@@ -171,8 +174,8 @@ class Trial:
 
     @property
     def sites(self) -> list[str]:
-        """Names of the destinations."""
-        return [f"d{number}" for number in range(1, self.cell["sites"] + 1)]
+        """Names of the destinations that take part."""
+        return [f"d{number}" for number in range(1, self.cell["sites"] + 1 - self.absent)]
 
     @property
     def copies(self) -> list[Path]:
@@ -502,6 +505,14 @@ def change_tenth(trial: Trial) -> Row:
     return {"changed_entries": len(paths), "changed_bytes": len(paths) * trial.cell["file_bytes"]}
 
 
+def join_site(trial: Trial) -> Row:
+    """Write other bytes to every tenth file. The last destination takes part from now on, and lacks everything."""
+    trial.absent = 0
+    changed, files, sites = change_tenth(trial), trial.cell["files"], trial.cell["sites"]
+    entries = ((sites - 1) * changed["changed_entries"] + files) // sites
+    return {"changed_entries": entries, "changed_bytes": entries * trial.cell["file_bytes"]}
+
+
 def rename_directory(trial: Trial) -> Row:
     """Rename the first directory."""
     old = trial.source / file_paths(trial.cell)[0].split("/")[0]
@@ -524,7 +535,7 @@ def change_nothing(trial: Trial) -> Row:
 
 
 #: Functions that change the source before the measured copy; before `first` there are no copies.
-SCENARIOS = {"first": change_nothing, "again": change_nothing, "changed": change_tenth, "renamed": rename_directory, "edited": edit_large}
+SCENARIOS = {"first": change_nothing, "again": change_nothing, "changed": change_tenth, "joined": join_site, "renamed": rename_directory, "edited": edit_large}
 
 
 # --------------------------------------------------------------------------------------- one trial
@@ -555,7 +566,8 @@ def check_copies(trial: Trial) -> None:
 
 
 def make_copies(trial: Trial, method: Method) -> None:
-    """Make equal copies at all destinations, and let the method see them once."""
+    """Make equal copies at all destinations, or all but one, and let the method see them once."""
+    trial.absent = int(trial.cell["scenario"] == "joined")
     if isinstance(method, Ours):
         # Ours records the files that it writes, and refuses changes of other files as conflicts.
         method.copy()
@@ -749,7 +761,7 @@ def smoke(args) -> None:
     here = {"files": 60, "directories": 6, "file_bytes": 16 << 10, "large_mib": 1, "sites": 2, "turn": 1}
     absent = [why for method in ("tar", "rsync", "rclone", "find") if (why := missing(method, None))]
     cells = [("first", method) for method in ("ours", "tar", "rsync", "rclone") if not missing(method, None)]
-    cells += [("changed", "ours"), ("again", "ours"), ("renamed", "ours"), ("again", "find")]
+    cells += [("changed", "ours"), ("joined", "ours"), ("again", "ours"), ("renamed", "ours"), ("again", "find")]
     found = {}
     with tempfile.TemporaryDirectory(prefix="datasets-smoke-") as scratch:
         for scenario, method in cells:
