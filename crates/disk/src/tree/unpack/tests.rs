@@ -290,6 +290,10 @@ fn files_of_broken_off_transfers_are_no_conflicts() {
     for name in ["goes", "stays"] {
         write(&from, name, name);
         write(&to, name, name);
+        // A transfer gives a file its time, too.
+        let modified = from.join(name).metadata().and_then(|found| found.modified()).expect("there");
+        let file = std::fs::File::options().write(true).open(to.join(name)).expect("there");
+        file.set_modified(modified).expect("ours");
     }
     symlink("target", from.join("link")).expect("ours");
     symlink("target", to.join("link")).expect("ours");
