@@ -17,6 +17,7 @@
 //! plans (an injected [`Planner`]). Read [`Coordinator`], [`TransferRequest`] and [`Event`] first.
 
 mod audit;
+mod classes;
 mod joint_planning;
 mod links;
 mod planner;

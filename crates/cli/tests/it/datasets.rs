@@ -152,6 +152,22 @@ fn directory_arrives_whole_and_later_only_its_changes() {
 }
 
 #[test]
+fn new_destination_costs_the_others_no_bytes() {
+    let Some(_alone) = stage(&[]) else { return };
+    let Some(mut net) = Net::new(LINE) else { return };
+    let source = net.path("nyc", "data");
+    std::fs::create_dir(&source).expect("the folder is ours");
+    std::fs::write(source.join("old"), noise(1, 8 << 20)).expect("the folder is ours");
+    net.start_all();
+    net.send(&["data/", "--from", "nyc", "--to", "sin"]).finish().expect_done();
+    std::fs::write(source.join("new"), noise(2, 1 << 20)).expect("the folder is ours");
+    let sent = sent_bytes(&mut net, &[]);
+    assert!(sent < 2 << 20, "{sent} bytes for 1 MiB");
+    assert_eq!(snapshot(&net, "ams", "data"), snapshot(&net, "nyc", "data"));
+    assert_eq!(snapshot(&net, "sin", "data"), snapshot(&net, "nyc", "data"));
+}
+
+#[test]
 fn killed_destination_goes_on_with_a_directory() {
     let Some(_alone) = stage(&[]) else { return };
     let Some(mut net) = Net::new(LINE) else { return };

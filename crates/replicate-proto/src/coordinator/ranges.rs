@@ -38,6 +38,25 @@ pub(super) fn missing(have: &[ByteRange], length: u64) -> Vec<ByteRange> {
     gaps
 }
 
+/// The part of a normal set that is in the normal set `other`.
+pub(super) fn common(set: &[ByteRange], other: &[ByteRange]) -> Vec<ByteRange> {
+    let (mut common, mut from) = (Vec::new(), 0);
+    for range in set {
+        from += other[from..].partition_point(|o| o.end <= range.start);
+        let touching = other[from..].iter().take_while(|o| o.start < range.end);
+        common.extend(
+            touching.map(|o| ByteRange { start: o.start.max(range.start), end: o.end.min(range.end) }),
+        );
+    }
+    common
+}
+
+/// The part of a normal set that is not in the normal set `other`.
+#[cfg(test)]
+pub(super) fn without(set: &[ByteRange], other: &[ByteRange]) -> Vec<ByteRange> {
+    common(set, &missing(other, u64::MAX))
+}
+
 /// Number of bytes in a normal set.
 pub(super) fn bytes(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(|r| r.end - r.start).sum()
@@ -60,7 +79,27 @@ mod tests {
                 prop_assert_ne!(within(&have), within(&gaps));
             }
             prop_assert_eq!(bytes(&have) + bytes(&gaps), length);
+            prop_assert_eq!(without(&have, &gaps), have.clone());
+            prop_assert_eq!(common(&have, &gaps), vec![]);
             prop_assert!(have.windows(2).all(|w| w[0].end < w[1].start));
+        }
+
+        #[test]
+        fn common_bytes_are_in_both_sets(
+            a in proptest::collection::vec((0u64..120, 0u64..120), 0..20),
+            b in proptest::collection::vec((0u64..120, 0u64..120), 0..20),
+        ) {
+            let set = |pairs: &[(u64, u64)]| {
+                normal(&pairs.iter().map(|&(start, end)| ByteRange { start, end }).collect::<Vec<_>>(), 120)
+            };
+            let (a, b) = (set(&a), set(&b));
+            let (both, only) = (common(&a, &b), without(&a, &b));
+            for byte in 0..120 {
+                let within = |set: &[ByteRange]| set.iter().any(|r| r.start <= byte && byte < r.end);
+                prop_assert_eq!(within(&both), within(&a) && within(&b));
+                prop_assert_eq!(within(&only), within(&a) && !within(&b));
+            }
+            prop_assert_eq!(normal(&both, 120), both);
         }
     }
 }

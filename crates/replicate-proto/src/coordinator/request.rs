@@ -327,6 +327,9 @@ pub struct CoordinatorConfig {
     /// Maximum number of ranges that one site may report of one file; further ranges count as
     /// missing.
     pub ranges_max: usize,
+    /// Surplus bytes of an attempt for all destinations of a directory from which on an attempt
+    /// serves only destinations that lack the same bytes.
+    pub surplus_bytes_min: u64,
     /// Maximum number of events that have not been polled; the oldest is dropped first.
     pub events_max: usize,
     /// Time that a new transfer (and every transfer after a restart) waits for its sites to
@@ -396,6 +399,7 @@ impl Default for CoordinatorConfig {
             destinations_max: 256,
             path_bytes_max: 4_096,
             ranges_max: 65_536,
+            surplus_bytes_min: 4 << 20,
             events_max: 65_536,
             gather: Duration::from_secs(3),
             joint: None,

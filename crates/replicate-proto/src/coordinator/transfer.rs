@@ -14,6 +14,7 @@ mod programs;
 mod room;
 mod step;
 
+use super::classes::ByteClass;
 use super::{
     BitRate, Command, CoordinatorConfig, DestinationSnapshot, DestinationStatus, Duration, Event, EventKind,
     FileHash, FlowId, Instant, LinkId, Links, Outbox, Outcome, PhaseName, Plan, Planner, Run, SiteId,
@@ -144,6 +145,10 @@ struct StreamHead {
     lacking: BTreeSet<SiteId>,
     /// The current attempt sends the head only.
     goes_first: bool,
+    /// The class that the current attempt serves; `None` for an attempt for all destinations.
+    class: Option<ByteClass>,
+    /// Number of attempts that served a class to its end.
+    classes_served: u32,
     /// Entries that the source cannot send. Destinations do without them.
     unsettled: Unsettled,
     /// Entries whose names are equal under a folding, by the source's last report.

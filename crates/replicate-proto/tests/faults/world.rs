@@ -213,7 +213,12 @@ impl World {
         let mut new = Self {
             schedule: Schedule::new(),
             topology,
-            config: CoordinatorConfig { joint, site_wait: SITE_WAIT, ..CoordinatorConfig::default() },
+            config: CoordinatorConfig {
+                joint,
+                site_wait: SITE_WAIT,
+                surplus_bytes_min: 0,
+                ..CoordinatorConfig::default()
+            },
             controller: None,
             store: Store::default(),
             frozen: None,

@@ -48,6 +48,47 @@ fn destination_with_another_snapshot_gets_the_head_first() {
     assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })), "the head's end is no failure");
 }
 
+/// #54: an attempt sent the union of the bytes that destinations lack to each of them.
+#[test]
+fn destinations_get_no_bytes_that_they_have() {
+    let config = CoordinatorConfig { surplus_bytes_min: 1_000, ..CoordinatorConfig::default() };
+    let mut w = World::with(internet2(), config);
+    let request = directory_request(&mut w, &[3, 7, 8]);
+    for site in [3, 7, 8] {
+        w.sites[site].have = vec![range(0, HEAD)];
+        w.directories.entry(SiteId(site as u16)).or_default().arriving = Some(HASH);
+    }
+    w.sites[3].have.push(range(400_000, LENGTH));
+    w.sites[7].have.push(range(400_000, LENGTH));
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [[range(HEAD, 400_000)], [range(400_000, LENGTH)]]);
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!((status.outcome, status.attempts), (Some(Outcome::Done), 2));
+    let moved: Vec<u64> = status.destinations.iter().map(|d| d.moved_bytes).collect();
+    assert_eq!(moved, [300_000, 300_000, 900_000]);
+    assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })), "the end of a class is no failure");
+}
+
+#[test]
+fn classes_are_limited_by_number() {
+    let config = CoordinatorConfig { surplus_bytes_min: 1, ..CoordinatorConfig::default() };
+    let mut w = World::with(internet2(), config);
+    let destinations: Vec<u16> = (1..=8).collect();
+    let request = directory_request(&mut w, &destinations);
+    for &site in &destinations {
+        // Four classes of two destinations, and one of each destination.
+        let (own, pair) = (u64::from(site - 1), u64::from((site - 1) / 2));
+        let (pair, own) = (HEAD + 50_000 * pair, 300_000 + 50_000 * own);
+        w.sites[usize::from(site)].have =
+            vec![range(0, pair), range(pair + 50_000, own), range(own + 50_000, LENGTH)];
+        w.directories.entry(SiteId(site)).or_default().arriving = Some(HASH);
+    }
+    let id = w.submit(request);
+    let works = works(&mut w, id);
+    assert_eq!(works.len(), 9, "{works:?}");
+    assert_eq!(w.outcome(id), Some(Outcome::Done));
+}
+
 #[test]
 fn empty_destinations_get_head_and_contents_in_one_attempt() {
     let mut w = World::new(internet2());

@@ -262,10 +262,9 @@ impl FakeDirectory {
     }
 }
 
-/// The ranges that a site lacks up to the end of an attempt's work.
+/// The ranges of an attempt's work that a site lacks.
 fn gaps(have: &[ByteRange], work: &[ByteRange], length: u64) -> Vec<ByteRange> {
-    let end = work.last().map_or(length, |last| last.end);
-    ranges::missing(&ranges::normal(have, end), end)
+    ranges::common(&ranges::missing(&ranges::normal(have, length), length), work)
 }
 
 pub(super) struct World {

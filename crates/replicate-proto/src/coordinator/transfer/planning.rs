@@ -10,6 +10,7 @@ use super::{
     one_line,
 };
 use crate::control::Attempt;
+use crate::coordinator::classes::{CLASSES_MAX, next_class};
 use crate::coordinator::joint_planning::{Demand, RunningDemand};
 use crate::coordinator::{
     Command, Duration, EventKind, Instant, LinkId, Plan, PlanRequest, Run, SiteId, TransferId, Verdict,
@@ -192,6 +193,7 @@ impl Transfer {
             .filter(|d| Some(d.turn()) == turn)
             .map(|d| d.site)
             .collect();
+        let targets = self.choose_class(cx, targets, length);
         if targets.is_empty() {
             return;
         }
@@ -203,6 +205,20 @@ impl Transfer {
                 self.phase = Phase::Planning { targets, length, first, until, fresh };
             }
         }
+    }
+
+    /// Chooses the class of a directory's bytes that the attempt serves, and returns its
+    /// destinations. Without a class, the attempt serves all `targets`.
+    fn choose_class(&mut self, cx: &Context<'_>, targets: Vec<SiteId>, length: u64) -> Vec<SiteId> {
+        self.head.class = None;
+        let lacks_head = targets.iter().any(|site| self.head.lacking.contains(site));
+        if !self.request.is_directory() || lacks_head || self.head.classes_served >= CLASSES_MAX {
+            return targets;
+        }
+        let served = self.destinations.iter().filter(|d| targets.contains(&d.site));
+        let missing: Vec<_> = served.map(|d| (d.site, d.missing(length))).collect();
+        self.head.class = next_class(&missing, cx.config.surplus_bytes_min);
+        self.head.class.as_ref().map_or(targets, |class| class.destinations.clone())
     }
 
     pub(in crate::coordinator) fn inquires(&self) -> bool {

@@ -3,7 +3,7 @@
 //! Leaves out: the making of the plan, and the programs themselves ([`crate::program`]).
 
 use super::capacities::wrong_links;
-use super::{Context, Phase, RunningAttempt, SinkState, Transfer};
+use super::{ByteRange, Context, Phase, RunningAttempt, SinkState, Target, Transfer};
 use crate::control::Attempt;
 use crate::coordinator::joint_planning::ceiling;
 use crate::coordinator::{
@@ -20,10 +20,12 @@ impl Transfer {
         // With the head, a destination learns which bytes it has in other files. Destinations that
         // wait for their turn get the head later, and delay no other destination.
         self.head.goes_first = plan.destinations.iter().any(|site| self.head.lacking.contains(site));
+        if self.head.goes_first {
+            self.head.class = None;
+        }
         let ceiling = ceiling(&plan, !with.is_empty());
         let programs = self.programs(cx, &plan, run, length, ceiling);
         let wrong_links = wrong_links(cx, &plan);
-        let end_bytes = self.end_bytes(length);
         self.planned_with = with.to_vec();
         let participants: BTreeSet<SiteId> = programs.keys().copied().collect();
         let needed: BTreeSet<SiteId> =
@@ -37,7 +39,7 @@ impl Transfer {
             .map(|d| {
                 let sink = SinkState {
                     base_bytes: ranges::bytes(&d.have),
-                    missing_bytes: ranges::bytes(&d.missing(end_bytes)),
+                    missing_bytes: ranges::bytes(&self.lacked(d, length)),
                     verified_bytes: 0,
                     samples: VecDeque::from([(cx.now, 0)]),
                     stalled: 0.0,
@@ -96,7 +98,6 @@ impl Transfer {
         ceiling: Option<BitRate>,
     ) -> BTreeMap<SiteId, SiteProgram> {
         let destination = |site: SiteId| self.destinations.iter().find(|d| d.site == site);
-        let end_bytes = self.end_bytes(length);
         let held = ceiling.map(|rate| program::source_rate(plan, rate));
         let attempted = AttemptFacts {
             run,
@@ -107,7 +108,8 @@ impl Transfer {
                 destination(site).expect("usable() refuses a sink that is no destination").path.clone()
             },
             missing: &|site| {
-                destination(site).map_or_else(|| ranges::missing(&[], end_bytes), |d| d.missing(end_bytes))
+                let destination = destination(site).expect("usable() refuses a sink that is no destination");
+                self.lacked(destination, length)
             },
             symbol_bytes: self.request.symbol_bytes,
             buffer_packets: self.request.buffer_packets,
@@ -121,7 +123,7 @@ impl Transfer {
         };
         let mut programs = program::programs(cx.topology, plan, &attempted);
         let served = self.destinations.iter().filter(|d| plan.destinations.contains(&d.site));
-        let left_bytes = served.map(|d| ranges::bytes(&d.missing(end_bytes))).max().unwrap_or(0);
+        let left_bytes = served.map(|d| ranges::bytes(&self.lacked(d, length))).max().unwrap_or(0);
         let padding = self.padding(cx, plan, left_bytes);
         for outgoing in programs.values_mut().flat_map(|p| &mut p.outgoing) {
             outgoing.padding_bytes = padding.get(&outgoing.flow).copied().unwrap_or(0);
@@ -129,9 +131,13 @@ impl Transfer {
         programs
     }
 
-    /// Bytes of the file up to which the current attempt sends.
-    pub(super) fn end_bytes(&self, length: u64) -> u64 {
-        self.head.bytes.filter(|_| self.head.goes_first).map_or(length, |head| head.min(length))
+    /// Ranges that a destination lacks of those that the current attempt sends.
+    pub(super) fn lacked(&self, destination: &Target, length: u64) -> Vec<ByteRange> {
+        match (self.head.bytes, &self.head.class) {
+            (Some(head), _) if self.head.goes_first => destination.missing(head.min(length)),
+            (_, Some(class)) => ranges::common(&destination.missing(length), &class.ranges),
+            _ => destination.missing(length),
+        }
     }
 
     pub(super) fn hop(&self, link: LinkId) -> &HopSettings {

@@ -311,11 +311,12 @@ impl Transfer {
             return false;
         }
         let missing: Vec<_> = self.destinations.iter().filter(unfinished).map(|d| cx.name(d.site)).collect();
-        let end_bytes = self.end_bytes(length.unwrap_or(0));
-        let has_head = |d: &Target| end_bytes < length.unwrap_or(0) && d.missing(end_bytes).is_empty();
-        if self.destinations.iter().filter(unfinished).all(has_head) {
-            // A site that loses each head reaches the limit of attempts without progress.
+        let is_part = self.head.goes_first || self.head.class.is_some();
+        let has_part = |d: &Target| is_part && self.lacked(d, length.unwrap_or(0)).is_empty();
+        if self.destinations.iter().filter(unfinished).all(has_part) {
+            // A site that loses each part reaches the limit of attempts without progress.
             self.idle_attempts += u32::from(!missing.is_empty());
+            self.head.classes_served += u32::from(self.head.class.is_some());
             self.remove_attempt(cx);
             self.phase = Phase::Idle;
         } else if r.audit.is_some() {

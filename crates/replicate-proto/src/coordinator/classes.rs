@@ -1,0 +1,159 @@
+//! Classes of a directory's bytes: which destinations lack the same ones.
+//!
+//! One attempt for all destinations sends the union of the bytes that they lack to each of them.
+//! An attempt for one class sends a destination only bytes that it lacks. Classes follow one
+//! another. The rate of a class is at least that of all destinations, so the attempts together
+//! take no longer than one attempt for all, but for their beginnings.
+//!
+//! Leaves out: plans of several classes at once, which could use idle links.
+
+use super::ranges;
+use anabranch_pieces::ByteRange;
+use anabranch_units::SiteId;
+use std::collections::BTreeMap;
+
+/// Maximum number of attempts of a transfer that serve one class.
+pub(super) const CLASSES_MAX: u32 = 8;
+/// Divisor of a total: smaller parts of the total are not worth an attempt.
+const SMALL_SHARE: u64 = 100;
+
+/// Bytes that the same destinations lack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ByteClass {
+    /// The destinations, ascending.
+    pub(super) destinations: Vec<SiteId>,
+    /// The bytes, normal.
+    pub(super) ranges: Vec<ByteRange>,
+}
+
+/// The class to serve next, given the normal ranges that each destination lacks. `None` if one
+/// attempt for all destinations sends less surplus than `surplus_bytes_min` or a hundredth of what
+/// they lack.
+///
+/// The class has the most destinations, so that most destinations are complete early. Classes below
+/// a hundredth of all bytes join it if it has their destinations.
+pub(super) fn next_class(missing: &[(SiteId, Vec<ByteRange>)], surplus_bytes_min: u64) -> Option<ByteClass> {
+    let wanted: u64 = missing.iter().map(|(_, lacked)| ranges::bytes(lacked)).sum();
+    let classes = classes(missing);
+    let union: u64 = classes.values().map(|lacked| ranges::bytes(lacked)).sum();
+    let surplus = (union * missing.len() as u64).saturating_sub(wanted);
+    if surplus < surplus_bytes_min.max(wanted / SMALL_SHARE).max(1) {
+        return None;
+    }
+    let is_large = |lacked: &Vec<ByteRange>| ranges::bytes(lacked) >= union / SMALL_SHARE;
+    let large = classes.iter().filter(|(_, lacked)| is_large(lacked));
+    let by_width =
+        |(members, lacked): &(&Vec<usize>, &Vec<ByteRange>)| (members.len(), ranges::bytes(lacked));
+    let (members, lacked) = large.max_by_key(by_width)?;
+    let joins = |(other, lacked): &(&Vec<usize>, &Vec<ByteRange>)| {
+        !is_large(lacked) && other.iter().all(|member| members.binary_search(member).is_ok())
+    };
+    let joined = classes.iter().filter(joins).flat_map(|(_, lacked)| lacked);
+    let together: Vec<ByteRange> = lacked.iter().chain(joined).copied().collect();
+    Some(ByteClass {
+        destinations: members.iter().map(|&member| missing[member].0).collect(),
+        ranges: ranges::normal(&together, u64::MAX),
+    })
+}
+
+/// All classes, by the ascending indices of their destinations.
+fn classes(missing: &[(SiteId, Vec<ByteRange>)]) -> BTreeMap<Vec<usize>, Vec<ByteRange>> {
+    let lacked = missing.iter().enumerate().flat_map(|(member, (_, lacked))| {
+        lacked.iter().flat_map(move |range| [(range.start, member, true), (range.end, member, false)])
+    });
+    let mut edges: Vec<(u64, usize, bool)> = lacked.collect();
+    edges.sort_unstable();
+    let (mut classes, mut members) = (BTreeMap::<Vec<usize>, Vec<ByteRange>>::new(), Vec::new());
+    let mut start = 0;
+    for (at, member, begins) in edges {
+        if start < at && !members.is_empty() {
+            classes.entry(members.clone()).or_default().push(ByteRange { start, end: at });
+        }
+        start = at;
+        match members.binary_search(&member) {
+            Err(slot) if begins => members.insert(slot, member),
+            Ok(slot) if !begins => {
+                members.remove(slot);
+            }
+            _ => debug_assert!(false, "normal ranges begin and end once"),
+        }
+    }
+    classes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn sites(missing: &[&[(u64, u64)]]) -> Vec<(SiteId, Vec<ByteRange>)> {
+        let range = |&(start, end): &(u64, u64)| ByteRange { start: start * MIB, end: end * MIB };
+        let site = |index: usize| SiteId(index as u16);
+        missing
+            .iter()
+            .enumerate()
+            .map(|(index, own)| (site(index), own.iter().map(range).collect()))
+            .collect()
+    }
+
+    fn next(missing: &[&[(u64, u64)]]) -> Option<(Vec<u16>, Vec<(u64, u64)>)> {
+        let class = next_class(&sites(missing), 4 * MIB)?;
+        let ranges = class.ranges.iter().map(|range| (range.start / MIB, range.end / MIB)).collect();
+        Some((class.destinations.iter().map(|site| site.0).collect(), ranges))
+    }
+
+    #[test]
+    fn equal_destinations_are_one_class() {
+        assert_eq!(next(&[&[(0, 900)], &[(0, 900)]]), None);
+        assert_eq!(next(&[&[(0, 900)]]), None);
+    }
+
+    #[test]
+    fn widest_class_comes_first() {
+        assert_eq!(next(&[&[(10, 20)], &[(0, 900)], &[(10, 20)]]), Some((vec![0, 1, 2], vec![(10, 20)])));
+        assert_eq!(next(&[&[], &[(0, 10), (20, 900)], &[]]), Some((vec![1], vec![(0, 10), (20, 900)])));
+    }
+
+    #[test]
+    fn small_classes_join_a_larger_one() {
+        let joined = next(&[&[(0, 900), (950, 952)], &[(0, 900)], &[(0, 900)], &[]]);
+        assert_eq!(joined, Some((vec![0, 1, 2], vec![(0, 900), (950, 952)])));
+    }
+
+    #[test]
+    fn small_surplus_is_sent() {
+        assert_eq!(next(&[&[(0, 900)], &[(0, 897)]]), None, "three of 1,797 MiB");
+        assert_eq!(next(&[&[(0, 2)], &[(3, 4)]]), None, "no more than an attempt costs");
+    }
+
+    proptest! {
+        #[test]
+        fn classes_serve_each_lacked_byte_once(pairs in proptest::collection::vec(proptest::collection::vec((0u64..60, 1u64..20), 0..6), 1..6)) {
+            let mut left: Vec<(SiteId, Vec<ByteRange>)> = pairs.iter().enumerate().map(|(index, own)| {
+                let own: Vec<_> = own.iter().map(|&(start, length)| ByteRange { start: start * MIB, end: (start + length) * MIB }).collect();
+                (SiteId(index as u16), ranges::normal(&own, u64::MAX))
+            }).collect();
+            let all = classes(&left);
+            for (member, (_, lacked)) in left.iter().enumerate() {
+                let own = all.iter().filter(|(members, _)| members.contains(&member));
+                let own: Vec<ByteRange> = own.flat_map(|(_, ranges)| ranges.clone()).collect();
+                prop_assert_eq!(own.iter().map(|range| range.end - range.start).sum::<u64>(), ranges::bytes(lacked));
+                prop_assert_eq!(&ranges::normal(&own, u64::MAX), lacked);
+            }
+            let mut rounds = 0;
+            while let Some(class) = next_class(&left, 0) {
+                let before: u64 = left.iter().map(|(_, lacked)| ranges::bytes(lacked)).sum();
+                for (site, lacked) in &mut left {
+                    if class.destinations.contains(site) {
+                        *lacked = ranges::without(lacked, &class.ranges);
+                    }
+                }
+                prop_assert!(left.iter().map(|(_, lacked)| ranges::bytes(lacked)).sum::<u64>() < before);
+                rounds += 1;
+                prop_assert!(rounds <= 1 << pairs.len());
+            }
+        }
+    }
+}
