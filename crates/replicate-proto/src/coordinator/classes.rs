@@ -14,8 +14,11 @@ use std::collections::BTreeMap;
 
 /// Maximum number of attempts of a transfer that serve one class.
 pub(super) const CLASSES_MAX: u32 = 8;
+/// Maximum number of classes that are told apart. Destinations with more of them lack bits of
+/// everything, and one attempt serves all.
+const FOUND_MAX: usize = 1_000;
 /// Divisor of a total: smaller parts of the total are not worth an attempt.
-const SMALL_SHARE: u64 = 100;
+const SMALL_SHARE: u128 = 100;
 
 /// Bytes that the same destinations lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,22 +31,22 @@ pub(super) struct ByteClass {
 
 /// The class to serve next, given the normal ranges that each destination lacks. `None` if one
 /// attempt for all destinations sends less surplus than `surplus_bytes_min` or a hundredth of what
-/// they lack.
+/// they lack, and if there are too many classes, or small ones only.
 ///
 /// The class has the most destinations, so that most destinations are complete early. Classes below
 /// a hundredth of all bytes join it if it has their destinations.
 pub(super) fn next_class(missing: &[(SiteId, Vec<ByteRange>)], surplus_bytes_min: u64) -> Option<ByteClass> {
-    let wanted: u64 = missing.iter().map(|(_, lacked)| ranges::bytes(lacked)).sum();
-    let classes = classes(missing);
-    let union: u64 = classes.values().map(|lacked| ranges::bytes(lacked)).sum();
-    let surplus = (union * missing.len() as u64).saturating_sub(wanted);
-    if surplus < surplus_bytes_min.max(wanted / SMALL_SHARE).max(1) {
+    let classes = classes(missing)?;
+    let bytes = |lacked: &Vec<ByteRange>| u128::from(ranges::bytes(lacked));
+    let wanted: u128 = missing.iter().map(|(_, lacked)| bytes(lacked)).sum();
+    let union: u128 = classes.values().map(bytes).sum();
+    let surplus = union * missing.len() as u128 - wanted;
+    if surplus < u128::from(surplus_bytes_min).max(wanted / SMALL_SHARE).max(1) {
         return None;
     }
-    let is_large = |lacked: &Vec<ByteRange>| ranges::bytes(lacked) >= union / SMALL_SHARE;
+    let is_large = |lacked: &Vec<ByteRange>| bytes(lacked) >= union / SMALL_SHARE;
     let large = classes.iter().filter(|(_, lacked)| is_large(lacked));
-    let by_width =
-        |(members, lacked): &(&Vec<usize>, &Vec<ByteRange>)| (members.len(), ranges::bytes(lacked));
+    let by_width = |(members, lacked): &(&Vec<usize>, &Vec<ByteRange>)| (members.len(), bytes(lacked));
     let (members, lacked) = large.max_by_key(by_width)?;
     let joins = |(other, lacked): &(&Vec<usize>, &Vec<ByteRange>)| {
         !is_large(lacked) && other.iter().all(|member| members.binary_search(member).is_ok())
@@ -56,8 +59,8 @@ pub(super) fn next_class(missing: &[(SiteId, Vec<ByteRange>)], surplus_bytes_min
     })
 }
 
-/// All classes, by the ascending indices of their destinations.
-fn classes(missing: &[(SiteId, Vec<ByteRange>)]) -> BTreeMap<Vec<usize>, Vec<ByteRange>> {
+/// All classes, by the ascending indices of their destinations; `None` for more than [`FOUND_MAX`].
+fn classes(missing: &[(SiteId, Vec<ByteRange>)]) -> Option<BTreeMap<Vec<usize>, Vec<ByteRange>>> {
     let lacked = missing.iter().enumerate().flat_map(|(member, (_, lacked))| {
         lacked.iter().flat_map(move |range| [(range.start, member, true), (range.end, member, false)])
     });
@@ -68,6 +71,9 @@ fn classes(missing: &[(SiteId, Vec<ByteRange>)]) -> BTreeMap<Vec<usize>, Vec<Byt
     for (at, member, begins) in edges {
         if start < at && !members.is_empty() {
             classes.entry(members.clone()).or_default().push(ByteRange { start, end: at });
+            if classes.len() > FOUND_MAX {
+                return None;
+            }
         }
         start = at;
         match members.binary_search(&member) {
@@ -78,7 +84,7 @@ fn classes(missing: &[(SiteId, Vec<ByteRange>)]) -> BTreeMap<Vec<usize>, Vec<Byt
             _ => debug_assert!(false, "normal ranges begin and end once"),
         }
     }
-    classes
+    Some(classes)
 }
 
 #[cfg(test)]
@@ -128,6 +134,22 @@ mod tests {
         assert_eq!(next(&[&[(0, 2)], &[(3, 4)]]), None, "no more than an attempt costs");
     }
 
+    /// A claimed length may be any number.
+    #[test]
+    fn large_and_many_classes_are_bounded() {
+        let endless = vec![ByteRange { start: 0, end: u64::MAX }];
+        let left = |member: u16| (SiteId(member), endless.clone());
+        assert_eq!(next_class(&[left(0), left(1), left(2)], 1), None);
+        let one = |bit: u16| {
+            let own = (0..FOUND_MAX as u64 * 2).filter(|piece| piece >> bit & 1 == 1);
+            let own = own.map(|piece| ByteRange { start: piece * MIB, end: piece * MIB + 1 });
+            (SiteId(bit), own.collect())
+        };
+        let many: Vec<_> = (0..11).map(one).collect();
+        assert_eq!(classes(&many), None);
+        assert_eq!(next_class(&many, 1), None);
+    }
+
     proptest! {
         #[test]
         fn classes_serve_each_lacked_byte_once(pairs in proptest::collection::vec(proptest::collection::vec((0u64..60, 1u64..20), 0..6), 1..6)) {
@@ -135,7 +157,7 @@ mod tests {
                 let own: Vec<_> = own.iter().map(|&(start, length)| ByteRange { start: start * MIB, end: (start + length) * MIB }).collect();
                 (SiteId(index as u16), ranges::normal(&own, u64::MAX))
             }).collect();
-            let all = classes(&left);
+            let all = classes(&left).expect("few classes");
             for (member, (_, lacked)) in left.iter().enumerate() {
                 let own = all.iter().filter(|(members, _)| members.contains(&member));
                 let own: Vec<ByteRange> = own.flat_map(|(_, ranges)| ranges.clone()).collect();
