@@ -61,6 +61,7 @@ mod doctor;
 mod error;
 mod forward;
 mod lateness;
+mod links;
 mod route;
 pub mod scenario;
 mod script;
@@ -76,7 +77,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use anabranch_fabric::switch::ecmp::Ecmp;
-use anabranch_fabric::{Drop as DropReason, Policy, Port, PortSettings};
+use anabranch_fabric::{Policy, Port, PortSettings};
 use anabranch_graph::Topology;
 use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
@@ -95,6 +96,7 @@ pub use dilation::unstretched;
 pub use doctor::doctor;
 pub use error::{AnnounceError, BuildFailure, BuildStep, EmuError, Isolation};
 pub use lateness::{Report, Scheduling};
+pub use links::{LinkCounters, LinkState};
 #[doc(hidden)]
 pub use route::exercise;
 pub use route::{CircuitMark, LINKS_MAX, SITES_MAX};
@@ -259,70 +261,6 @@ const DEVICE_QUEUE_PACKETS: u32 = 4_096;
 /// Default queue of a link of `rate`: the bytes that the link sends in 100 ms, at least 64 KiB.
 pub fn default_queue(rate: BitRate) -> ByteCount {
     ByteCount::new(rate.as_bps() / 80).max(ByteCount::kib(64))
-}
-
-/// The state of a link, which may change at run time.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct LinkState {
-    /// True if the link is up. A link that goes down drops its queued and arriving packets.
-    pub up: bool,
-    /// Rate in bits per second.
-    pub rate: BitRate,
-    /// One-way propagation delay.
-    pub delay: Duration,
-    /// Packets lost at random, parts per million.
-    pub loss_ppm: u32,
-    /// Mean number of packets in a burst of random losses; 1 for independent losses.
-    pub loss_burst: u32,
-}
-
-/// Counters of a link's packets since the start, and the current length of its queue.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct LinkCounters {
-    /// Id of the link.
-    pub link: LinkId,
-    /// Packets that arrived at the link.
-    pub offered_packets: u64,
-    /// Packets that the link sent, including packets lost afterwards.
-    pub sent_packets: u64,
-    /// Bytes of the sent packets.
-    pub sent_bytes: u64,
-    /// Packets that arrived at the link's far end.
-    pub arrived_packets: u64,
-    /// Bytes that arrived at the link's far end.
-    pub arrived_bytes: u64,
-    /// Packets dropped because a queue was full.
-    pub dropped_queue_full: u64,
-    /// Packets lost at random.
-    pub dropped_loss: u64,
-    /// Packets dropped because of a bit error.
-    pub dropped_bit_error: u64,
-    /// Packets dropped because the link was down.
-    pub dropped_link_down: u64,
-    /// Packets that the link marked (ECN).
-    pub marked_packets: u64,
-    /// Bytes in the link's queues now.
-    pub queue_bytes: u64,
-}
-
-impl LinkCounters {
-    fn of(link: LinkId, port: &Port) -> Self {
-        let counters = port.counters();
-        Self {
-            link,
-            offered_packets: counters.offered_packets,
-            sent_packets: counters.sent_packets,
-            sent_bytes: counters.sent_bytes,
-            arrived_packets: counters.arrived_packets,
-            arrived_bytes: counters.arrived_bytes,
-            dropped_queue_full: counters.drops.of(DropReason::QueueFull),
-            dropped_loss: counters.drops.of(DropReason::Loss),
-            dropped_bit_error: counters.drops.of(DropReason::BitError),
-            dropped_link_down: counters.drops.of(DropReason::LinkDown),
-            marked_packets: counters.marked_packets,
-            queue_bytes: port.queue_bytes().as_u64(),
-        }
-    }
 }
 
 /// A running emulation. Dropping it ends its sites' programs and namespaces in about 60 ms.
