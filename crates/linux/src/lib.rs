@@ -6,7 +6,8 @@
 //! - [`namespace`]: network namespaces and user namespaces.
 //! - [`bpf`]: an assembler, the kernel's types, the system call that loads programs, and congestion
 //!   controls made of programs.
-//! - [`cgroup`]: the mount point of control groups.
+//! - [`cgroup`]: the mount point of control groups; [`cpu_limit`]: limits of processor time by
+//!   groups.
 //! - [`socket_options`]: options that the `rustix` crate lacks.
 //! - [`guard`]: a process that undoes the changes of a killed process.
 //!
@@ -19,6 +20,7 @@
 pub mod bpf;
 pub mod cgroup;
 mod connection;
+pub mod cpu_limit;
 pub mod guard;
 pub mod namespace;
 pub mod netlink;
