@@ -1,8 +1,8 @@
-//! Exercises for fuzz targets: parsers of demand tables and of jobs.
+//! Exercises for fuzz targets: parsers of demand tables, of jobs and of lists of failures.
 //!
 //! Leaves out: the inputs (`fuzz/`). Read [`exercise_demand`] first.
 
-use crate::job::{Job, Planner};
+use crate::job::{Failures, Job, Planner};
 use crate::{Kind, Timing, bound, table};
 
 /// Maximum number of racks of a table for which schedules are also planned.
@@ -45,6 +45,39 @@ pub fn exercise_job(bytes: &[u8]) -> bool {
     true
 }
 
+/// Job whose failures [`exercise_failures`] plans: four hosts, one spare, two switches.
+const SMALL_JOB: &str = r#"
+    hosts = 4
+    spares = 1
+    switches = 2
+    rate = "400 Gbit/s"
+    night = "10 ms"
+    [[phase]]
+    name = "gradients"
+    pattern = "ring-all-reduce"
+    bytes = "1 GB"
+    [[phase]]
+    name = "tokens"
+    pattern = "all-to-all"
+    bytes = "1 GB"
+"#;
+
+/// Parses `bytes` as a list of failures of a small job. Returns true if the list is accepted.
+///
+/// Panics: if the plan after these failures is below its bound.
+pub fn exercise_failures(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(failures) = text.parse::<Failures>() else { return false };
+    let job: Job = SMALL_JOB.parse().expect("a valid job");
+    if failures.check(&job).is_err() {
+        return false;
+    }
+    if let Ok(plan) = Planner::new(&job).expect("a valid job").plan_after(&failures) {
+        assert!(plan.bound <= plan.makespan, "makespan {}, bound {}", plan.makespan, plan.bound);
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use anabranch_testing::replay;
@@ -53,5 +86,6 @@ mod tests {
     fn corpus_inputs_are_accepted_or_refused_by_name() {
         assert!(replay("circuit_demand", super::exercise_demand) >= 10);
         assert!(replay("circuit_job", super::exercise_job) >= 8);
+        assert!(replay("circuit_failures", super::exercise_failures) >= 14);
     }
 }

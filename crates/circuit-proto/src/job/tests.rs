@@ -236,3 +236,23 @@ fn failures_of_unknown_parts_are_refused() {
     let many = vec!["host=1"; 65].join(",");
     assert_eq!(many.parse::<Failures>(), Err(FailuresError::Many(65)));
 }
+
+/// The largest job: its plan stays above its bound, and a failure has an answer.
+#[test]
+fn job_of_512_hosts_is_planned_and_survives_a_failure() {
+    let hosts = HOSTS_MAX;
+    let bytes = ByteCount::new(1_000_000_000);
+    let demands =
+        [generate::ring(hosts, bytes).unwrap(), generate::skewed(hosts, bytes, 4, 12, Seed::new(1)).unwrap()];
+    let switches = Switches { count: 2, rate: BitRate::gbps(400), night: Duration::from_ms(10) };
+    let phases =
+        demands.into_iter().enumerate().map(|(number, demand)| phase(number, Vec::new(), 20, demand));
+    let job = Job { hosts, spares: 1, switches, iterations: 1, phases: phases.collect() };
+    let planner = Planner::new(&job).unwrap();
+    let plan = planner.plan();
+    assert!(plan.bound <= plan.makespan && plan.makespan <= plan.staying.unwrap());
+    let after = planner.plan_after(&"host=511".parse().unwrap()).unwrap();
+    assert_eq!(after.makespan, plan.makespan, "a spare takes the dead host's place");
+    let after = planner.plan_after(&"port=0:7,port=1:9".parse().unwrap()).unwrap();
+    assert!(after.bound <= after.makespan);
+}
