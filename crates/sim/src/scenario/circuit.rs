@@ -49,6 +49,10 @@ pub struct CircuitSpec {
     /// By default all numbers in order, so that each pair has one day in a period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shifts: Option<Vec<u16>>,
+    /// Matchings in turns, in place of `shifts`: entry i of a matching is the rack to which rack i
+    /// sends. A rack without a circuit has its own number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matchings: Option<Vec<Vec<u16>>>,
     /// Rate of a circuit.
     #[serde(default = "circuit_rate")]
     pub rate: BitRate,
@@ -181,6 +185,16 @@ impl CircuitSpec {
             return Err(wrong("night", "0 s: must be above zero".to_owned()));
         }
         super::check::time("circuit.day", self.day)?;
+        super::check::time("circuit.delay", self.delay)?;
+        if self.day < self.night + self.delay {
+            let need = self.night + self.delay;
+            let message = format!("{}: must be at least a night and the circuit's delay, {need}", self.day);
+            return Err(wrong("day", message));
+        }
+        if self.matchings.is_some() && (self.shifts.is_some() || self.schedule.is_some()) {
+            let message = "stated beside `shifts` or `schedule`: leave one out";
+            return Err(wrong("matchings", message.to_owned()));
+        }
         super::check::time("circuit.mark_ahead", self.mark_ahead.unwrap_or(Duration::ZERO))?;
         for (rate, delay, names) in [
             (self.rate, self.delay, ["rate", "delay"]),
@@ -243,6 +257,7 @@ impl CircuitSpec {
             let message = format!("{queue}: must hold the largest packet, {packet}");
             return Err(("circuit.queue", message));
         }
+        let stated = self.matchings.as_ref().map(|matchings| checked(matchings, ports)).transpose()?;
         let by = self.shifts.clone().unwrap_or_else(|| (1..ports).collect());
         if let Some(shift) = by.iter().find(|shift| !(1..ports).contains(shift)) {
             let message = format!("{shift}: must be 1 to {}, as the switch has {ports} racks", ports - 1);
@@ -251,10 +266,15 @@ impl CircuitSpec {
         if by.is_empty() {
             return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
         }
-        let timetable = match &self.schedule {
+        let timetable = match (&self.schedule, stated) {
             // The run installs the first scheduled week before its first event.
-            Some(schedule) => Timetable::new(vec![(schedule.window, Matching::new())]),
-            None => shifts(ports, by, self.day, self.night),
+            (Some(schedule), _) => Timetable::new(vec![(schedule.window, Matching::new())]),
+            (None, Some(matchings)) => {
+                let slots =
+                    matchings.into_iter().flat_map(|m| [(self.night, Matching::new()), (self.day, m)]);
+                Timetable::new(slots.collect())
+            }
+            (None, None) => shifts(ports, by, self.day, self.night),
         };
         let timetable = timetable.expect("days, nights and weeks were checked");
         Ok(CircuitSettings {
@@ -276,4 +296,36 @@ impl CircuitSpec {
             around: self.around,
         })
     }
+}
+
+/// Returns matchings as a switch of `ports` racks takes them.
+///
+/// Errors: the setting and one line, for no matching, another number of racks, a rack that the
+/// switch lacks, or two circuits into one rack.
+fn checked(matchings: &[Vec<u16>], ports: u16) -> Result<Vec<Matching>, (&'static str, String)> {
+    let wrong = |message: String| Err(("circuit.matchings", message));
+    if matchings.is_empty() {
+        return wrong("empty: must have at least 1 matching".to_owned());
+    }
+    for (number, matching) in matchings.iter().enumerate() {
+        let count = matching.len();
+        if count != usize::from(ports) {
+            return wrong(format!("matching {number}: {count} racks: must be {ports}, as the switch has"));
+        }
+        let mut senders = vec![None; count];
+        for (from, to) in matching.iter().enumerate() {
+            let Some(sender) = senders.get_mut(usize::from(*to)) else {
+                return wrong(format!("matching {number}: rack {to}: must be 0 to {}", ports - 1));
+            };
+            // A rack that names itself has no circuit.
+            if from == usize::from(*to) {
+                continue;
+            }
+            if let Some(other) = sender.replace(from) {
+                return wrong(format!("matching {number}: racks {other} and {from} both lead to rack {to}"));
+            }
+        }
+    }
+    let circuit = |(from, to): (usize, &u16)| Some(*to).filter(|to| usize::from(*to) != from);
+    Ok(matchings.iter().map(|matching| matching.iter().enumerate().map(circuit).collect()).collect())
 }

@@ -139,6 +139,20 @@ fn tcp_fills_fixed_circuits_between_racks() {
 }
 
 #[test]
+fn matchings_equal_their_shifts() {
+    let carried = |circuit: &str| {
+        let load = "[[workload]]\nkind = \"long\"\npairs = [[\"0\", \"2\"], [\"1\", \"7\"]]\n";
+        run(&plan(&format!("duration = \"10 ms\"\n{}{load}", racks(1, circuit)))).network.circuit_bytes
+    };
+    let shifts = carried("shifts = [2, 6]");
+    assert!(shifts > Some(0));
+    assert_eq!(carried("matchings = [[2, 3, 4, 5, 6, 7, 0, 1], [6, 7, 0, 1, 2, 3, 4, 5]]"), shifts);
+    // Racks 0 and 2 alone have circuits, in one of two days. Racks that name themselves have none.
+    let fewer = carried("matchings = [[2, 1, 0, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, 7]]");
+    assert!(fewer > Some(0) && fewer < shifts, "{fewer:?}");
+}
+
+#[test]
 fn retcp_without_marks_is_refused() {
     let network = racks(1, "").replace("[transport]", "[transport]\ncontrol = \"retcp-cubic\"");
     let load = "[[workload]]\nkind = \"long\"\npairs = 1\nsize = \"1 kB\"";
@@ -165,6 +179,18 @@ fn impossible_circuits_are_refused() {
     for (circuit, message) in [
         ("day = \"10 us\"", "circuit.day: 10 us: must be above zero and no shorter than the night, 20 us"),
         ("shifts = [8]", "circuit.shifts: 8: must be 1 to 7, as the switch has 8 racks"),
+        ("day = \"49 us\"", "circuit.day: 49 us: must be at least a night and the circuit's delay, 50 us"),
+        ("matchings = []", "circuit.matchings: empty: must have at least 1 matching"),
+        ("matchings = [[1, 0]]", "circuit.matchings: matching 0: 2 racks: must be 8, as the switch has"),
+        ("matchings = [[1, 0, 2, 3, 4, 5, 6, 8]]", "circuit.matchings: matching 0: rack 8: must be 0 to 7"),
+        (
+            "matchings = [[1, 2, 3, 4, 5, 6, 7, 0], [1, 2, 1, 3, 4, 5, 6, 7]]",
+            "circuit.matchings: matching 1: racks 0 and 2 both lead to rack 1",
+        ),
+        (
+            "shifts = [1]\nmatchings = [[1, 2, 3, 4, 5, 6, 7, 0]]",
+            "circuit.matchings: stated beside `shifts` or `schedule`: leave one out",
+        ),
         ("shifts = []", "circuit.shifts: empty: must have at least 1 number"),
         ("queue_packets = 0", "circuit.queue_packets: 0: must be at least 1"),
         ("resize = { packets = 64 }", "circuit.resize: missing field `ahead`"),
