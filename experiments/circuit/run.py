@@ -7,9 +7,9 @@ and congestion controls; ``run.py sequence`` captures its packets. ``run.py vali
 Table 2.1, and ``run.py emulated`` the fixed queues of Figure 2.7, both under the time dilation that
 this machine needs. ``run.py rings`` simulates scenarios/rings.toml: circuits that follow demand;
 ``run.py rings-emulated`` has programs announce that demand on real kernels. ``run.py jobs`` runs
-``cargo xtask bench jobs``. Rows go to a folder, a file for each verb. ``run.py docs`` writes the
-tables of docs/circuit.md from the committed rows. ``run.py smoke`` checks these tables and
-simulates short runs.
+``cargo xtask bench jobs``. Rows go to a folder, a file for each verb. ``run.py draw`` draws the week
+from the rows of ``sequence``. ``run.py docs`` writes the tables of docs/circuit.md from the
+committed rows. ``run.py smoke`` checks these tables and simulates short runs.
 
 Read first: `tcp.cells`.
 """
@@ -25,6 +25,7 @@ import jobs
 import ring_emulated
 import ring_load
 import tcp
+import week_figure
 from anabranch_lab.cells import BINARY, ROOT, XTASK, Experiment, Option, Row, Rows, filled, grouped, measure, read_csv, rounded, table, write_csv
 from anabranch_lab.programs import Failed, json_lines
 
@@ -73,6 +74,13 @@ def sequence(args) -> int:
     ]
     args.rows.mkdir(parents=True, exist_ok=True)
     write_csv(args.rows / "sequence.csv", found)
+    return 0
+
+
+@LAB.verb(rows=MEASURED, folder=LAB.folder)
+def draw(args) -> int:
+    """Draws Figure 2.6, and the rate of both networks over the week, in two themes."""
+    print(*week_figure.draw(read_csv(args.rows / "sequence.csv"), args.folder), sep="\n")
     return 0
 
 
