@@ -158,6 +158,10 @@ struct Kernel {
     /// carries its circuits on time, or 1.
     #[arg(long, value_name = "FACTOR")]
     dilation: Option<Dilation>,
+    /// Number of processors of each host, whose time is divided by the dilation; needs root and
+    /// control groups. Without: programs run at the machine's full speed.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    host_cpus: Option<u32>,
     /// A library that CMD, the programs of --run and the hosts of a scenario load before all others
     /// (LD_PRELOAD), as one that dilates their clocks, or one that announces what they send.
     /// Repeatable.
@@ -312,6 +316,7 @@ fn network(args: &Args) -> anyhow::Result<(Topology, EmulationOptions)> {
         congestion_control: kernel.congestion_control.clone(),
         tcp_buffer_bytes_max: kernel.tcp_buffer,
         dilation: kernel.dilation.unwrap_or_default(),
+        host_cpus: kernel.host_cpus,
         seed: Seed::new(args.seed.unwrap_or(1)),
         lateness_p99_max: args.lateness_bound.unwrap_or(default.lateness_p99_max),
         ..default

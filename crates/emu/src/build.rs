@@ -8,13 +8,15 @@
 //! and descriptor, however this process ends.
 //!
 //! The helper then waits for its parent to close the socket or to die. It kills all processes in
-//! the namespaces (background programs, too), and ends.
+//! the namespaces (background programs, too), removes the groups that limit their processor time,
+//! and ends.
 
 use std::io::{Error, Write as _};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
+use anabranch_linux::cpu_limit::{CpuGroup, CpuHierarchy, CpuLimit};
 use anabranch_linux::namespace::{Kind, Namespace};
 use anabranch_linux::netlink::NetlinkError;
 use anabranch_linux::rtnetlink::{Address, LOOPBACK, LinkChange, Prefix, Route, Rtnetlink};
@@ -26,6 +28,9 @@ use crate::sys;
 
 /// Name of the network device in every site.
 pub(crate) const DEVICE: &str = "ab0";
+
+/// Begin of the names of control groups.
+pub(crate) const GROUP: &str = "anabranch";
 
 /// Data that the helper needs, prepared before the fork.
 #[derive(Debug)]
@@ -39,6 +44,25 @@ pub(crate) struct BuildPlan {
     pub settings: Vec<(String, String, bool)>,
     /// True if TCP acknowledges every segment immediately.
     pub quick_ack: bool,
+    /// Limit of the processor time of each site's programs, and the hierarchy of its groups. `None`
+    /// without a limit.
+    pub cpu: Option<(CpuHierarchy, CpuLimit)>,
+}
+
+impl BuildPlan {
+    /// The control groups of the sites' programs, in the order of the sites, which the helper `pid`
+    /// creates and removes. Empty without a limit.
+    fn groups(&self, pid: libc::pid_t) -> Vec<CpuGroup> {
+        let Some((hierarchy, _)) = &self.cpu else { return Vec::new() };
+        (0..self.sites.len()).map(|site| hierarchy.group(&format!("{GROUP}-{pid}-{site}"))).collect()
+    }
+}
+
+/// A control group of programs, and the file through which they enter it.
+#[derive(Debug)]
+pub(crate) struct ProgramGroup {
+    pub group: CpuGroup,
+    pub entry: OwnedFd,
 }
 
 #[derive(Debug)]
@@ -63,6 +87,8 @@ pub(crate) struct SiteFds {
 pub(crate) struct BuiltNetwork {
     pub user_namespace: Option<Namespace>,
     pub sites: Vec<SiteFds>,
+    /// Groups of the sites' programs, in the order of the sites; empty without a limit.
+    pub groups: Vec<ProgramGroup>,
     pub isolation: Isolation,
     pub congestion_control: String,
     pub watchdog: Watchdog,
@@ -99,6 +125,7 @@ pub(crate) fn build(
     let mut built = BuiltNetwork {
         user_namespace: None,
         sites: Vec::with_capacity(plan.sites.len()),
+        groups: Vec::new(),
         isolation,
         congestion_control: String::new(),
         watchdog: Watchdog { pid, socket: Some(ours) },
@@ -119,6 +146,9 @@ pub(crate) fn build(
             (Some(Note::Done { congestion_control }), None, ..) if built.sites.len() == plan.sites.len() => {
                 let name = String::from_utf8_lossy(&congestion_control);
                 built.congestion_control = name.trim_matches(['\0', '\n']).to_owned();
+                let open = |group: CpuGroup| Ok(ProgramGroup { entry: group.entry()?.into(), group });
+                let groups = plan.groups(pid).into_iter().map(open).collect::<std::io::Result<_>>();
+                built.groups = groups.map_err(fail(BuildStep::Group))?;
                 return Ok(built);
             }
             (Some(Note::Failed { step, errno, site }), None, ..) => {
@@ -210,11 +240,23 @@ struct CreatedNamespaces {
     orphan_retries: Vec<std::fs::File>,
 }
 
+/// Creates the groups of the plan with their limit, and adds each to `made`.
+fn make_groups(plan: &BuildPlan, made: &mut Vec<CpuGroup>) -> std::io::Result<()> {
+    let Some((_, limit)) = &plan.cpu else { return Ok(()) };
+    for group in plan.groups(std::process::id() as libc::pid_t) {
+        group.create()?;
+        made.push(group);
+        made.last().map_or(Ok(()), |group| group.limit(Some(*limit)))?;
+    }
+    Ok(())
+}
+
 fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: libc::pid_t) -> ! {
     let socket = sys::detach(socket);
-    let mut made = CreatedNamespaces::default();
+    let (mut made, mut groups) = (CreatedNamespaces::default(), Vec::new());
     let mut site = None;
-    match make(socket, plan, isolation, &mut site, &mut made) {
+    let grouped = make_groups(plan, &mut groups).map_err(at(BuildStep::Group));
+    match grouped.and_then(|()| make(socket, plan, isolation, &mut site, &mut made)) {
         Ok(()) => {
             let name = std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
             let mut congestion_control = [0; NAME_MAX];
@@ -229,7 +271,10 @@ fn run_child(socket: OwnedFd, plan: &BuildPlan, isolation: Isolation, parent: li
     // The parent never sends, so this returns when the parent closes its end or dies.
     let _ = sys::receive_with_fds(socket, &mut [0; 1]);
     made.orphan_retries.iter_mut().for_each(|file| drop(file.write_all(b"1")));
+    // A process without processor time could not end.
+    groups.iter().for_each(|group| drop(group.limit(None)));
     kill_all_in(&made.inodes, parent);
+    remove_groups(&groups, parent);
     sys::exit_now(0)
 }
 
@@ -343,6 +388,25 @@ fn kill_all_in(inodes: &[u64], parent: libc::pid_t) {
             }
         }
         if !found {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+/// Kills every process in the groups, such as programs that have left their namespace, and removes
+/// the groups.
+fn remove_groups(groups: &[CpuGroup], parent: libc::pid_t) {
+    let me = std::process::id() as libc::pid_t;
+    // As many passes as in `kill_all_in`.
+    for _ in 0..1_000 {
+        let mut is_left = false;
+        for group in groups {
+            let members = group.members().into_iter().filter(|pid| ![me, parent].contains(pid));
+            members.for_each(|pid| drop(sys::kill(pid, libc::SIGKILL)));
+            is_left |= group.remove().is_err();
+        }
+        if !is_left {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(2));

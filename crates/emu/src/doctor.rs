@@ -1,5 +1,6 @@
 //! Checks whether this machine can emulate, with the fix for each missing requirement.
 
+use anabranch_linux::cpu_limit::{CpuHierarchy, CpuLimit};
 use anabranch_units::Finding;
 use std::io::ErrorKind;
 
@@ -20,6 +21,7 @@ pub fn doctor() -> Vec<Finding> {
         clock(),
         open_files(),
         kernel_clocks(),
+        host_processors(),
     ]
 }
 
@@ -51,6 +53,7 @@ fn isolation(name: &'static str, isolation: Isolation) -> Finding {
         device_queue_packets: 16,
         settings: Vec::new(),
         quick_ack: false,
+        cpu: None,
     };
     match build::build(&plan, isolation) {
         Ok(_) => Finding::new(name, true, "a site can be made this way", ""),
@@ -132,4 +135,24 @@ fn kernel_clocks() -> Finding {
     );
     let fix = "for time dilation: a kernel of version 6.11 or later";
     Finding::new("kernel clocks", rto_min.is_some(), detail, fix)
+}
+
+/// Checks for control groups that divide hosts' processor time by the dilation. Creates a group as
+/// a test, and removes it.
+fn host_processors() -> Finding {
+    let name = "host processors";
+    let limit = CpuLimit::divided(1, 20);
+    let tried = CpuHierarchy::find().and_then(|hierarchy| {
+        let group = hierarchy.group(&format!("{}-{}-doctor", build::GROUP, std::process::id()));
+        group.create()?;
+        group.limit(Some(limit)).and(group.remove())
+    });
+    match tried {
+        Ok(()) => Finding::new(name, true, "their time can be divided by the dilation", ""),
+        Err(error) => {
+            let fix =
+                "for --host-cpus: run as root with a writable /sys/fs/cgroup that has the cpu controller";
+            Finding::new(name, false, error.to_string(), fix)
+        }
+    }
 }

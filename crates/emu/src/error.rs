@@ -57,6 +57,8 @@ pub enum EmuError {
         /// Failure in a user namespace.
         user: BuildFailure,
     },
+    /// The machine has no limits of processor time.
+    HostCpus(Error),
     /// A program could not be started in a site.
     Spawn {
         /// The program.
@@ -153,10 +155,12 @@ pub enum BuildStep {
     Interface,
     /// Write a setting below `/proc/sys/net`.
     Setting,
+    /// Create a control group that limits processor time.
+    Group,
 }
 
 impl BuildStep {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Fork,
         Self::UnshareUser,
         Self::MapIds,
@@ -165,6 +169,7 @@ impl BuildStep {
         Self::MakeTun,
         Self::Interface,
         Self::Setting,
+        Self::Group,
     ];
 
     const fn what(self) -> &'static str {
@@ -177,6 +182,7 @@ impl BuildStep {
             Self::MakeTun => "make a TUN device",
             Self::Interface => "set up the site's network device",
             Self::Setting => "apply a TCP setting",
+            Self::Group => "limit the processor time of hosts",
         }
     }
 }
@@ -190,6 +196,7 @@ impl BuildStep {
             // The maximum number of namespaces is reached.
             Self::UnshareUser | Self::UnshareNet => &[libc::ENOSPC],
             Self::OpenTun => &[libc::ENOENT, libc::ENODEV, libc::ENXIO],
+            Self::Group => &[libc::EROFS],
             _ => &[],
         }
     }
@@ -229,6 +236,7 @@ impl BuildFailure {
             (BuildStep::Setting, _) if code == Some(libc::EPERM) => {
                 "a site's default congestion control must be an allowed one: `sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno cubic bbr\"`, with its name in the list"
             }
+            (BuildStep::Group, _) => "run as root with a writable /sys/fs/cgroup, or leave the limit out",
             (BuildStep::Setting, _) => "make /proc/sys writable (a container may need `--privileged`)",
         }
     }
@@ -273,6 +281,7 @@ impl std::fmt::Display for EmuError {
             Self::UnknownLink { link, links } => {
                 write!(f, "no link {link}: this topology has {links} links, from 0")
             }
+            Self::HostCpus(error) => write!(f, "host processors: no limit is possible: {error}"),
             Self::Build(failure) => failure.fmt(f),
             Self::NoIsolation { root, user } => {
                 write!(

@@ -61,6 +61,14 @@ pub struct Report {
     /// The congestion control of TCP in the sites, unless a program asks for another. In the run of
     /// a scenario: the congestion control of flows whose workload names none.
     pub congestion_control: String,
+    /// Number of processors of each site, whose time is divided by the dilation. `None` means that
+    /// programs run at the machine's full speed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_cpus: Option<u32>,
+    /// Largest share, over all sites, of the periods in which a site's programs had no processor
+    /// time left. `None` without `host_cpus`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_throttled_share_max: Option<f64>,
     /// Maximum of `lateness_us_p99` at which figures are trusted.
     pub lateness_us_p99_bound: f64,
     /// True if figures measured in this run can be trusted.

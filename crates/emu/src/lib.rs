@@ -28,7 +28,8 @@
 //!   ([`EmulationOptions::circuit`]), whose circuits may follow demand that programs announce
 //!   ([`EmulationHandle::announce`]).
 //! - **Time dilation.** Under a [`Dilation`] of F emulated time passes F times slower than the
-//!   machine's. Rates, delays and reports count emulated time.
+//!   machine's. Rates, delays and reports count emulated time. Programs' processor time can be
+//!   divided by F ([`EmulationOptions::host_cpus`]).
 //! - **Trust.** [`Emulation::report`] returns packets' lateness, and whether figures are trusted.
 //!
 //! Leaves out: TTL (constant on the path), ICMP errors, changing routes, IPv6, and programs on
@@ -70,7 +71,7 @@ mod sys;
 mod weeks;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -79,10 +80,11 @@ use std::thread::JoinHandle;
 use anabranch_fabric::switch::ecmp::Ecmp;
 use anabranch_fabric::{Policy, Port, PortSettings};
 use anabranch_graph::Topology;
+use anabranch_linux::cpu_limit::{CpuHierarchy, CpuLimit, Throttling};
 use anabranch_linux::namespace::Namespace;
 use anabranch_units::{BitRate, ByteCount, Duration, Instant, LinkId, Seed, SiteId};
 
-use crate::build::{BuildPlan, BuiltNetwork, SitePlan};
+use crate::build::{BuildPlan, BuiltNetwork, ProgramGroup, SiteFds, SitePlan};
 use crate::circuits::Circuits;
 use crate::dilation::Clock;
 use crate::forward::{Figures, Forwarder, Request, Setup};
@@ -132,6 +134,9 @@ pub struct EmulationOptions {
     pub circuit: Option<CircuitOptions>,
     /// Real time for each second of emulated time; default [`Dilation::NONE`].
     pub dilation: Dilation,
+    /// Number of processors of each site, whose time is divided by the dilation. `None` means that
+    /// programs run at the machine's full speed. Real-time threads are exempt.
+    pub host_cpus: Option<u32>,
     /// True if the sites' TCP acknowledges every segment immediately, because delayed ACKs are not
     /// dilated; default false.
     pub quick_ack: bool,
@@ -185,6 +190,7 @@ impl Default for EmulationOptions {
             switching: None,
             circuit: None,
             dilation: Dilation::NONE,
+            host_cpus: None,
             quick_ack: false,
             seed: Seed::new(1),
             lateness_p99_max: Duration::from_ms(1),
@@ -214,6 +220,11 @@ impl EmulationOptions {
                 name,
                 "a name as in `sysctl net.ipv4.tcp_available_congestion_control`",
             );
+        }
+        if let Some(cpus) = self.host_cpus
+            && !(1..=HOST_CPUS_MAX).contains(&cpus)
+        {
+            return refuse("host processors", &cpus, "1 to 1024");
         }
         match self.tcp_buffer_bytes_max {
             Some(max) if !(4_096..=0x7fff_ffff).contains(&max.as_u64()) => {
@@ -255,6 +266,8 @@ impl EmulationOptions {
     }
 }
 
+/// Maximum number of processors of a site.
+const HOST_CPUS_MAX: u32 = 1_024;
 /// Maximum number of packets in a site's device that the emulator has not read.
 const DEVICE_QUEUE_PACKETS: u32 = 4_096;
 
@@ -289,6 +302,7 @@ struct Shared {
     congestion_control: String,
     lateness_p99_max: Duration,
     clock: Clock,
+    host_cpus: Option<u32>,
     bell: Arc<OwnedFd>,
 }
 
@@ -303,6 +317,8 @@ struct Network {
 struct SiteFiles {
     namespace: Namespace,
     device_counters: OwnedFd,
+    /// Group of the site's programs. `None` without a limit of their processor time.
+    programs: Option<ProgramGroup>,
 }
 
 /// A command to start, and the channel for the result.
@@ -334,6 +350,8 @@ impl Emulation {
         let circuits = options.circuit.take();
         let circuits = circuits.map(|circuit| Circuits::at(topology, &switching, circuit)).transpose()?;
         let network = Network { switching, ports, circuits };
+        let limit = options.host_cpus.map(|cpus| CpuLimit::divided(cpus, options.dilation.factor()));
+        let hierarchy = limit.map(|_| CpuHierarchy::find()).transpose().map_err(EmuError::HostCpus)?;
         let plan = BuildPlan {
             sites: topology
                 .site_ids()
@@ -348,13 +366,14 @@ impl Emulation {
             device_queue_packets: DEVICE_QUEUE_PACKETS,
             settings: options.settings(),
             quick_ack: options.quick_ack,
+            cpu: hierarchy.zip(limit),
         };
         let built = match options.isolation {
             Some(isolation) => build::build(&plan, isolation).map_err(EmuError::Build)?,
             None => match build::build(&plan, Isolation::Root) {
                 Ok(built) => built,
                 // A user namespace helps only if the failure is due to missing privileges.
-                Err(root) if root.step == BuildStep::Setting || root.step == BuildStep::Fork => {
+                Err(root) if matches!(root.step, BuildStep::Setting | BuildStep::Fork | BuildStep::Group) => {
                     return Err(EmuError::Build(root));
                 }
                 Err(root) => build::build(&plan, Isolation::UserNamespace)
@@ -372,11 +391,11 @@ impl Emulation {
     ) -> Result<Self, EmuError> {
         let clock = Clock::new(options.dilation);
         let bell = Arc::new(sys::bell().map_err(EmuError::Thread)?);
-        let (tuns, sites) = built
-            .sites
-            .into_iter()
-            .map(|s| (s.tun, SiteFiles { namespace: s.namespace, device_counters: s.device_counters }))
-            .unzip();
+        let mut groups = built.groups.into_iter();
+        let files = |SiteFds { namespace, tun, device_counters }| {
+            (tun, SiteFiles { namespace, device_counters, programs: groups.next() })
+        };
+        let (tuns, sites) = built.sites.into_iter().map(files).unzip();
         let (requests, received) = channel();
         let setup = Setup {
             routes: routes.clone(),
@@ -399,6 +418,7 @@ impl Emulation {
             congestion_control: built.congestion_control,
             lateness_p99_max: options.lateness_p99_max,
             clock,
+            host_cpus: options.host_cpus,
             bell,
         };
         let mut emulation = Self {
@@ -611,10 +631,15 @@ impl EmulationHandle {
         assert!(site.index() < self.shared.sites.len(), "site {site} is not of this topology");
         let shared = self.shared.clone();
         move || {
+            let site = &shared.sites[site.index()];
+            if let Some(programs) = &site.programs {
+                // In control groups, 0 stands for the writing process.
+                sys::write_packet(programs.entry.as_raw_fd(), b"0")?;
+            }
             if let Some(user) = &shared.user_namespace {
                 user.enter()?;
             }
-            shared.sites[site.index()].namespace.enter()
+            site.namespace.enter()
         }
     }
 
@@ -678,11 +703,24 @@ impl EmulationHandle {
             scheduling,
             isolation: self.shared.isolation,
             congestion_control: self.shared.congestion_control.clone(),
+            host_cpus: self.shared.host_cpus,
+            host_throttled_share_max: self.throttled_share_max(),
             lateness_us_p99_bound: self.shared.lateness_p99_max.as_secs_f64() * 1e6,
             trusted: false,
             why: Vec::new(),
         };
         Ok(report.judge())
+    }
+
+    /// Largest share, over all sites, of the periods in which a site's programs had no processor
+    /// time left. `None` without a limit.
+    fn throttled_share_max(&self) -> Option<f64> {
+        let programs = self.shared.sites.iter().filter_map(|site| site.programs.as_ref());
+        let share = |programs: &ProgramGroup| {
+            let Throttling { periods, throttled } = programs.group.throttling().unwrap_or_default();
+            throttled as f64 / periods.max(1) as f64
+        };
+        programs.map(share).reduce(f64::max)
     }
 }
 

@@ -154,6 +154,9 @@ pub struct Options<'a> {
     /// Real time for each second of emulated time. `None` means the scenario's dilation, or no
     /// dilation.
     pub dilation: Option<Dilation>,
+    /// Number of processors of each host, whose time is divided by the dilation. `None` means that
+    /// programs run at the machine's full speed.
+    pub host_cpus: Option<u32>,
     /// The kernel's name of the hosts' congestion control, which may be a BPF program. `None` means
     /// the scenario's congestion control.
     pub congestion_control: Option<&'a str>,
@@ -206,6 +209,14 @@ pub struct DilationFigures {
     /// Timers of the kernel that count real time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unstretched: Vec<String>,
+    /// Number of processors of each host, whose time is divided by the dilation. `None` without a
+    /// limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_cpus: Option<u32>,
+    /// Largest share, over all hosts, of the periods in which a host had no processor time left.
+    /// `None` without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_throttled_share_max: Option<f64>,
     /// 99th percentile of packets' lateness as a share of the shortest day of circuits. `None`
     /// without circuits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -306,7 +317,11 @@ fn run_at(
     let packets_late_max = dilated::packets_late_max(plan, options);
     let emulation = Emulation::start(
         plan.network().topology(),
-        EmulationOptions { lateness_p99_max: packets_late_max, ..emulation_options(plan, trial, dilation)? },
+        EmulationOptions {
+            lateness_p99_max: packets_late_max,
+            host_cpus: options.host_cpus,
+            ..emulation_options(plan, trial, dilation)?
+        },
     )?;
     let _serving = options.started.map(|started| started(emulation.handle())).transpose()?;
     let mut flows = Flows::new(plan, trial, options.systems, &|site| emulation.site_address(site))?;
@@ -346,6 +361,8 @@ fn run_at(
         dilated: DilationFigures {
             dilation,
             unstretched: unstretched(dilation, control, plan.scenario().transport.delayed_ack.is_none()),
+            host_cpus: report.host_cpus,
+            host_throttled_share_max: report.host_throttled_share_max,
             lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
             circuits,
         },

@@ -2,8 +2,8 @@
 //!
 //! A group whose processes have used their quota waits until the next period. Real-time threads are
 //! exempt. Source: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and
-//! Documentation/scheduler/sched-bwc.rst of Linux 6.18. Leaves out: weights, and groups that contain
-//! groups. Read [`CpuHierarchy`] and [`CpuGroup`] first.
+//! Documentation/scheduler/sched-bwc.rst of Linux 6.18. Leaves out: weights, and groups that
+//! contain groups. Read [`CpuHierarchy`] and [`CpuGroup`] first.
 
 use std::fs::{self, File};
 use std::io::{self, Error, ErrorKind};

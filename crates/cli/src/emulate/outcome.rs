@@ -113,6 +113,9 @@ impl Outcome<'_> {
                 "dilation {dilation}: times and rates are the network's; clocks not stretched: {own}"
             );
         }
+        if let (Some(cpus), Some(share)) = (r.host_cpus, r.host_throttled_share_max) {
+            let _ = writeln!(out, "{}", host_processors(cpus, share));
+        }
         if verbose > 0 {
             let _ = writeln!(out, "{}", self.table());
         }
@@ -140,4 +143,13 @@ impl Outcome<'_> {
         }
         rows
     }
+}
+
+/// Describes the limit of hosts' processor time, and `share`, the largest share of periods in which
+/// a host had none left.
+pub(super) fn host_processors(cpus: u32, share: f64) -> String {
+    let share = share * 100.0;
+    format!(
+        "processors of each host: {cpus}, divided by the dilation; none left in at most {share:.0} % of the time"
+    )
 }

@@ -4,6 +4,7 @@
 //! Leaves out: how a scenario is emulated (`anabranch_emu::scenario`). Read [`run`] first.
 
 use super::announcements::Announcements;
+use super::outcome::host_processors;
 use super::{Args, preload, stretches_time};
 use crate::exit::{self, OrUsage as _};
 use crate::family;
@@ -147,11 +148,14 @@ fn said(emulated: &anabranch_emu::scenario::EmulationFigures) -> String {
         [] => String::new(),
         own => format!("; clocks not stretched: {}", own.join(", ")),
     };
+    let cpus = dilated.host_cpus.zip(dilated.host_throttled_share_max);
+    let cpus = cpus.map(|(cpus, share)| format!("; {}", host_processors(cpus, share)));
     format!(
-        "dilation {}{}; congestion control {}{own}",
+        "dilation {}{}; congestion control {}{own}{}",
         dilated.dilation,
         day.unwrap_or_default(),
         emulated.congestion_control,
+        cpus.unwrap_or_default(),
     )
 }
 
@@ -175,6 +179,7 @@ fn options<'a>(
         started,
         lateness_p99_max: args.lateness_bound,
         dilation: args.kernel.dilation,
+        host_cpus: args.kernel.host_cpus,
         congestion_control: args.kernel.congestion_control.as_deref(),
         interrupted,
     }
@@ -241,6 +246,7 @@ pub(super) fn network(args: &Args, quiet: bool) -> anyhow::Result<(Topology, Emu
     let options = emulation_options(&plan, 0, dilation)?;
     let options = EmulationOptions {
         congestion_control: Some(control),
+        host_cpus: args.kernel.host_cpus,
         tcp_buffer_bytes_max: args.kernel.tcp_buffer.or(options.tcp_buffer_bytes_max),
         lateness_p99_max: packets_late_max(&plan, &self::options(args, &systems, stage)),
         ..options

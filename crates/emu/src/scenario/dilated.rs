@@ -155,6 +155,7 @@ pub fn shortest_day(host: &dyn Fn() -> std::io::Result<Command>) -> Result<Durat
         host,
         lateness_p99_max: None,
         dilation: None,
+        host_cpus: None,
         congestion_control: None,
         started: None,
         interrupted: &interrupted,

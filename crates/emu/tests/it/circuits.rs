@@ -2,6 +2,7 @@
 
 use super::*;
 use anabranch_fabric::{CircuitSettings, PacketNetwork, QueueLimits, shifts};
+use anabranch_linux::cpu_limit::CpuHierarchy;
 use anabranch_linux::rtnetlink::Rtnetlink;
 use anabranch_units::Seed;
 
@@ -243,10 +244,103 @@ fn killed_emulator_leaves_no_namespace_socket_device_or_setting() {
     }
     assert!(!std::path::Path::new("/sys/class/net/ab0").exists(), "a device in the machine's own namespace");
     assert_eq!(kernel_clocks(), before);
-    let (killed, deadline) = (WallInstant::now(), WallInstant::now() + ORPHAN_LIFE);
-    while orphans() > orphans_before && WallInstant::now() < deadline {
+    assert_no_orphans_beyond(orphans_before);
+}
+
+/// Waits until this machine has at most `before` orphaned sockets. Panics after [`ORPHAN_LIFE`].
+fn assert_no_orphans_beyond(before: usize) {
+    let (began, deadline) = (WallInstant::now(), WallInstant::now() + ORPHAN_LIFE);
+    while orphans() > before && WallInstant::now() < deadline {
         std::thread::sleep(StdDuration::from_millis(100));
     }
-    println!("{} orphans before, {} after {:.1?}", orphans_before, orphans(), killed.elapsed());
-    assert!(orphans() <= orphans_before, "{} orphans, {orphans_before} before", orphans());
+    println!("{before} orphans before, {} after {:.1?}", orphans(), began.elapsed());
+    assert!(orphans() <= before, "{} orphans, {before} before", orphans());
+}
+
+/// Two sites under a dilation of 20, whose programs have the time of one processor divided by 20.
+/// Returns `None`, with the reason printed, if the machine cannot limit processor time.
+fn start_with_limited_processors() -> Option<Emulation> {
+    if let Err(error) = CpuHierarchy::find() {
+        skip(&format!("no limits of processor time: {error}"));
+        return None;
+    }
+    let options = EmulationOptions { host_cpus: Some(1), ..EmulationOptions::default() };
+    start_or_skip(&pair(BitRate::mbps(1), Duration::ZERO), dilated(20, options))
+}
+
+/// Processor time that a process has used (fields 14 and 15 of proc_pid_stat(5)).
+fn cpu_time(pid: u32) -> StdDuration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
+    let (_, fields) = text.rsplit_once(") ").expect("the name is in parentheses");
+    let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().expect("a number"));
+    // SAFETY: no memory is passed.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    StdDuration::from_millis(ticks.sum::<u64>() * 1_000 / per_second.unsigned_abs())
+}
+
+/// #51: programs were F times too fast beside their network.
+#[test]
+fn host_processor_time_is_divided_by_the_dilation() {
+    let _alone = alone();
+    let Some(emulation) = start_with_limited_processors() else { return };
+    let mut busy = Command::new("sh");
+    busy.args(["-c", "while :; do :; done"]);
+    let began = WallInstant::now();
+    let mut busy = emulation.spawn(A, busy).expect("sh is there");
+    std::thread::sleep(StdDuration::from_secs(2));
+    let (used, elapsed) = (cpu_time(busy.id()), began.elapsed());
+    let report = emulation.report().expect("running");
+    println!("{used:?} of {elapsed:?}, {:?}", report.host_throttled_share_max);
+    // Processor time is counted in ticks, and the limit holds on average.
+    assert!(used <= elapsed / 10, "{used:?} of {elapsed:?}");
+    assert_eq!(report.host_cpus, Some(1));
+    assert!(report.host_throttled_share_max.is_some_and(|share| share > 0.0 && share <= 1.0), "{report:?}");
+    drop(emulation);
+    assert!(!busy.wait().expect("our child").success());
+}
+
+/// Control groups of emulations whose helper process has ended.
+fn leftover_groups() -> Vec<String> {
+    let Ok(hierarchy) = CpuHierarchy::find() else { return Vec::new() };
+    let root = hierarchy.group("any").path().parent().expect("below the root").to_owned();
+    let names = std::fs::read_dir(root).expect("it is mounted").flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let helper = |name: &str| name.strip_prefix("anabranch-")?.split('-').next().map(str::to_owned);
+    let has_ended = |pid: String| !std::path::Path::new("/proc").join(pid).exists();
+    names.filter(|name| helper(name).is_some_and(has_ended)).collect()
+}
+
+/// Body of a process that the test below starts: holds groups of processor time until the process
+/// is killed.
+#[test]
+fn child_of_the_processor_kill_test() {
+    if std::env::var_os("ANABRANCH_EMU_PROCESSOR_KILL_TEST").is_none() {
+        return;
+    }
+    let Some(emulation) = start_with_limited_processors() else {
+        println!("\nSKIP");
+        return;
+    };
+    let (mut shell, ready) = held_site(&emulation);
+    let group = std::fs::read_to_string(format!("/proc/{}/cgroup", shell.id())).expect("it runs");
+    assert!(group.contains("/anabranch-"), "{group}");
+    println!("{ready}");
+    // Runs until the kill.
+    let _ = shell.wait();
+}
+
+#[test]
+fn killed_emulator_leaves_no_group_of_processor_time() {
+    let _alone = alone();
+    let before = leftover_groups();
+    if !kill_test("circuits::child_of_the_processor_kill_test", "ANABRANCH_EMU_PROCESSOR_KILL_TEST") {
+        return;
+    }
+    let is_new = |group: &String| !before.contains(group);
+    let deadline = WallInstant::now() + PATIENCE;
+    while leftover_groups().iter().any(is_new) && WallInstant::now() < deadline {
+        std::thread::sleep(StdDuration::from_millis(10));
+    }
+    let left: Vec<_> = leftover_groups().into_iter().filter(is_new).collect();
+    assert!(left.is_empty(), "{left:?}");
 }

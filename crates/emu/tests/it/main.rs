@@ -649,6 +649,8 @@ fn impossible_emulation_is_refused_with_value_and_limit() {
     let text = refused(&good, EmulationOptions { congestion_control: Some("../x".into()), ..default() });
     assert!(text.contains("../x"), "{text}");
     assert!(refused(&Topology::new("none"), default()).contains("0 sites"));
+    let text = refused(&good, EmulationOptions { host_cpus: Some(0), ..default() });
+    assert!(text.contains("host processors 0: must be 1 to 1024"), "{text}");
     let text = refused(&pair(BitRate::bps(100), Duration::ZERO), default());
     assert!(text.contains("link 0") && text.contains("100 bit/s") && text.contains("2 kbit/s"), "{text}");
 }
