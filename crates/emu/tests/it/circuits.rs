@@ -257,6 +257,39 @@ fn assert_no_orphans_beyond(before: usize) {
     assert!(orphans() <= before, "{} orphans, {before} before", orphans());
 }
 
+/// #51: a host's program dies in the middle of a flow, and its kernel goes on with the flow.
+#[test]
+fn killed_host_program_leaves_no_socket_or_namespace() {
+    let _alone = alone();
+    let orphans_before = orphans();
+    let (topology, options) = racks();
+    let Some(emulation) = start(&topology, dilated(4, options)) else { return };
+    let b = emulation.site_address(B);
+    let listener = emulation.run_in(B, || TcpListener::bind((b, 7_001))).expect("entered").expect("bound");
+    let mut sender = Command::new("bash");
+    sender.args(["-c", &format!("exec cat /dev/zero >/dev/tcp/{b}/7001")]);
+    let mut sender = match emulation.spawn(A, sender) {
+        Ok(sender) => sender,
+        Err(error) => return skip(&error.to_string()),
+    };
+    let (mut stream, _) = listener.accept().expect("a connection");
+    let mut buffer = vec![0; 64 << 10];
+    stream.read_exact(&mut buffer).expect("the flow is open");
+    let namespace = std::fs::read_link(format!("/proc/{}/ns/net", sender.id())).expect("it runs");
+    let namespace = namespace.to_string_lossy();
+    sender.kill().expect("our child");
+    sender.wait().expect("our child");
+    stream.read_exact(&mut buffer[..1]).expect("its kernel still sends");
+    assert!(emulation.report().is_ok(), "the network is still there");
+    drop((stream, listener, emulation));
+    let deadline = WallInstant::now() + PATIENCE;
+    while !holders(&namespace).is_empty() && WallInstant::now() < deadline {
+        std::thread::sleep(StdDuration::from_millis(10));
+    }
+    assert_eq!(holders(&namespace), [""; 0], "namespace {namespace} is still held");
+    assert_no_orphans_beyond(orphans_before);
+}
+
 /// Two sites under a dilation of 20, whose programs have the time of one processor divided by 20.
 /// Returns `None`, with the reason printed, if the machine cannot limit processor time.
 fn start_with_limited_processors() -> Option<Emulation> {
