@@ -23,7 +23,7 @@ use crate::{
     Histogram, LinkState, Report, Switching,
 };
 use anabranch_fabric::{Drop as DropReason, PortSettings};
-use anabranch_sim::scenario::{Scenario, SystemWorkload, Workload};
+use anabranch_sim::scenario::{Dark, Scenario, SystemWorkload, Workload};
 use anabranch_sim::traffic::Start;
 use anabranch_sim::{CoflowRow, Plan, WorkloadRow};
 use anabranch_transport::Control;
@@ -394,6 +394,8 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
     };
     only(network.shared_buffer.is_some(), "network.shared_buffer")?;
     only(network.acks_first, "network.acks_first")?;
+    let is_moving = plan.scenario().circuit.as_ref().is_some_and(|circuit| circuit.dark == Dark::Moving);
+    only(is_moving, "circuit.dark")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
     only(transport.rack_reo_wnd_mult != 1, "transport.rack_reo_wnd_mult")?;
     only(transport.ack_every != 2, "transport.ack_every")?;

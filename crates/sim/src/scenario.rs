@@ -26,7 +26,7 @@ mod circuit;
 mod read;
 
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
-pub use circuit::{CircuitSpec, DemandSource, ResizeSpec, ScheduleSpec};
+pub use circuit::{CircuitSpec, Dark, DemandSource, ResizeSpec, ScheduleSpec};
 pub use read::{ScenarioError, SweepPoint, place, read};
 
 use anabranch_fabric::switch::PolicyKind;

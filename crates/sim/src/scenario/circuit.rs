@@ -41,6 +41,9 @@ pub struct CircuitSpec {
     /// Time before each day in which no circuit is up.
     #[serde(default = "night")]
     pub night: Duration,
+    /// Circuits that are dark in a night.
+    #[serde(default)]
+    pub dark: Dark,
     /// Days that a scheduler decides for each week, instead of equal days that repeat. `day` is
     /// then the minimum length of a day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,6 +92,17 @@ pub struct CircuitSpec {
     /// ends. With 0 s they are marked only while the circuit is up. By default no packet is marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_ahead: Option<Duration>,
+}
+
+/// Circuits that are dark in a night.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dark {
+    /// All circuits.
+    #[default]
+    All,
+    /// Circuits that move. A circuit of both days beside the night stays up.
+    Moving,
 }
 
 /// A larger queue limit for a pair of racks whose circuit is up or near.
@@ -195,6 +209,10 @@ impl CircuitSpec {
             let message = "stated beside `shifts` or `schedule`: leave one out";
             return Err(wrong("matchings", message.to_owned()));
         }
+        if self.dark == Dark::Moving && self.schedule.is_some() {
+            let message = "moving: all circuits are dark in nights of a `schedule`: leave one out";
+            return Err(wrong("dark", message.to_owned()));
+        }
         super::check::time("circuit.mark_ahead", self.mark_ahead.unwrap_or(Duration::ZERO))?;
         for (rate, delay, names) in [
             (self.rate, self.delay, ["rate", "delay"]),
@@ -277,6 +295,7 @@ impl CircuitSpec {
             (None, None) => shifts(ports, by, self.day, self.night),
         };
         let timetable = timetable.expect("days, nights and weeks were checked");
+        let timetable = if self.dark == Dark::Moving { with_kept(&timetable) } else { timetable };
         Ok(CircuitSettings {
             circuit_rate: self.rate,
             circuit_delay: self.delay,
@@ -296,6 +315,19 @@ impl CircuitSpec {
             around: self.around,
         })
     }
+}
+
+/// Returns a timetable of nights and days in turns with the circuits that stay up in a night: those
+/// of the days before and after it.
+fn with_kept(timetable: &Timetable<Matching>) -> Timetable<Matching> {
+    let mut slots: Vec<_> = timetable.slots().map(|(length, matching)| (length, matching.clone())).collect();
+    let count = slots.len();
+    for night in (0..count).step_by(2) {
+        let (before, after) = (&slots[(night + count - 1) % count].1, &slots[night + 1].1);
+        let kept = before.iter().zip(after).map(|(before, after)| after.filter(|_| before == after));
+        slots[night].1 = kept.collect();
+    }
+    Timetable::new(slots).expect("the lengths are those of a timetable")
 }
 
 /// Returns matchings as a switch of `ports` racks takes them.

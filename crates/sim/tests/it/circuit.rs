@@ -152,6 +152,25 @@ fn matchings_equal_their_shifts() {
     assert!(fewer > Some(0) && fewer < shifts, "{fewer:?}");
 }
 
+/// A circuit that stays gains the nights: of 180 us of each 200, it gets 200.
+#[test]
+fn circuits_that_stay_carry_bytes_in_nights() {
+    let carried = |circuit: &str| {
+        let load = "[[workload]]\nkind = \"udp\"\npairs = [[\"0\", \"1\"]]\nrate = \"90 Gbit/s\"\npacket = \"9 kB\"\n";
+        let network = racks(1, &format!("queue_packets = 64\n{circuit}"));
+        let network = network.replace("rate = \"10 Gbit/s\"", "rate = \"100 Gbit/s\"");
+        let outcome = run(&plan(&format!("duration = \"20 ms\"\n{network}{load}")));
+        outcome.network.circuit_bytes.expect("a hybrid switch") as f64 * 8.0 / 20e6
+    };
+    // Rack 0 sends to rack 1 in both days; the other racks change.
+    let both = "matchings = [[1, 0, 3, 2, 4, 5, 6, 7], [1, 0, 2, 3, 5, 4, 6, 7]]";
+    let (all, moving) = (carried(both), carried(&format!("dark = \"moving\"\n{both}")));
+    assert!((71.0..=72.0).contains(&all), "{all} Gbit/s");
+    assert!((78.5..=80.0).contains(&moving), "{moving} Gbit/s");
+    let changing = "matchings = [[1, 0, 3, 2, 4, 5, 6, 7], [2, 3, 0, 1, 4, 5, 6, 7]]";
+    assert_eq!(carried(changing), carried(&format!("dark = \"moving\"\n{changing}")));
+}
+
 #[test]
 fn retcp_without_marks_is_refused() {
     let network = racks(1, "").replace("[transport]", "[transport]\ncontrol = \"retcp-cubic\"");
@@ -201,6 +220,10 @@ fn impossible_circuits_are_refused() {
         (
             "resize = { packets = 64, ahead = \"200000 s\" }",
             "circuit.resize.ahead: 200000 s: must be at most",
+        ),
+        (
+            "dark = \"moving\"\nschedule = { scheduler = \"refit\" }",
+            "circuit.dark: moving: all circuits are dark in nights of a `schedule`",
         ),
         ("schedule = { scheduler = \"refit\" }", "circuit.schedule: no system here decides circuits"),
         (
