@@ -16,6 +16,9 @@ pub struct Args {
     /// Hosts of the networks, which double from 32 up to this number.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..=512))]
     hosts: u32,
+    /// Hosts of the training jobs.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=512))]
+    job_hosts: u32,
     /// Draws of wrong bytes for each job.
     #[arg(long, default_value_t = 4)]
     draws: u64,
@@ -48,8 +51,6 @@ const RATE: BitRate = BitRate::gbps(400);
 const HOST_BYTES: ByteCount = ByteCount::new(1_000_000_000);
 /// Maximum CPU time of the answer to one failure, in milliseconds.
 const ANSWER_MS_MAX: f64 = 100.0;
-/// Hosts of the jobs.
-const JOB_HOSTS: usize = 64;
 
 /// Result of one demand on one set of switches.
 #[derive(serde::Serialize)]
@@ -81,6 +82,8 @@ struct JobRow {
     /// true ones.
     wrong_mean: f64,
     wrong_max: f64,
+    /// CPU time of the plan for the true bytes, in milliseconds.
+    plan_ms: f64,
 }
 
 /// Result of all single failures of one job, and of random pairs of failures.
@@ -115,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     for count in [2, 4].into_iter().filter(|_| is_wanted(Part::Jobs)) {
         for night in NIGHTS_US {
-            for (name, job) in jobs(count, night, 1)? {
+            for (name, job) in jobs(args.job_hosts as usize, count, night, 1)? {
                 let row = job_row(name, &job, args.draws)?;
                 println!("{}", serde_json::to_string(&row)?);
                 ensure!(!args.check || row.ours_s <= row.staying_s, "{name}: worse than staying");
@@ -124,7 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let settings = [(2, 0), (2, 2), (4, 2)];
     for (count, spares) in settings.into_iter().filter(|_| is_wanted(Part::Failures)) {
-        for (name, job) in jobs(count, 10_000, spares)? {
+        for (name, job) in jobs(args.job_hosts as usize, count, 10_000, spares)? {
             let row = failure_row(name, &job, args.pairs)?;
             println!("{}", serde_json::to_string(&row)?);
             let slowest = row.answer_ms_max;
@@ -169,13 +172,18 @@ fn parallel(hosts: usize) -> anyhow::Result<()> {
 
 /// Data-parallel training by rings; a mixture of experts with two all-to-alls and a ring; a
 /// pipeline with a ring.
-fn jobs(count: usize, night_us: u64, spares: usize) -> anyhow::Result<Vec<(&'static str, Job)>> {
+fn jobs(
+    hosts: usize,
+    count: usize,
+    night_us: u64,
+    spares: usize,
+) -> anyhow::Result<Vec<(&'static str, Job)>> {
     let switches = Switches { count, rate: RATE, night: Duration::from_us(night_us) };
-    let ring = generate::ring(JOB_HOSTS, ByteCount::new(2 * HOST_BYTES.as_u64()))?;
-    let experts = generate::skewed(JOB_HOSTS, HOST_BYTES, 4, 12, Seed::new(1))?;
-    let all = generate::all_to_all(JOB_HOSTS, HOST_BYTES)?;
-    let mut pipeline = Demand::new(JOB_HOSTS)?;
-    for host in 1..JOB_HOSTS {
+    let ring = generate::ring(hosts, ByteCount::new(2 * HOST_BYTES.as_u64()))?;
+    let experts = generate::skewed(hosts, HOST_BYTES, 4, 12, Seed::new(1))?;
+    let all = generate::all_to_all(hosts, HOST_BYTES)?;
+    let mut pipeline = Demand::new(hosts)?;
+    for host in 1..hosts {
         pipeline.add(host - 1, host, HOST_BYTES)?;
     }
     let phase = |(number, (name, demand)): (usize, (&str, &Demand))| Phase {
@@ -185,7 +193,7 @@ fn jobs(count: usize, night_us: u64, spares: usize) -> anyhow::Result<Vec<(&'sta
         demand: demand.clone(),
     };
     let job = |phases: &[(&str, &Demand)]| Job {
-        hosts: JOB_HOSTS,
+        hosts,
         spares,
         switches,
         iterations: 4,
@@ -199,7 +207,9 @@ fn jobs(count: usize, night_us: u64, spares: usize) -> anyhow::Result<Vec<(&'sta
 }
 
 fn job_row(name: &'static str, job: &Job, draws: u64) -> anyhow::Result<JobRow> {
+    let start = thread_cpu_s();
     let plan = Planner::new(job)?.plan();
+    let plan_ms = (thread_cpu_s() - start) * 1e3;
     let mut ratios = Vec::new();
     for draw in 0..draws {
         let wrong = with_wrong_bytes(job, Seed::new(draw))?;
@@ -220,6 +230,7 @@ fn job_row(name: &'static str, job: &Job, draws: u64) -> anyhow::Result<JobRow> 
         draws,
         wrong_mean: ratios.iter().sum::<f64>() / ratios.len().max(1) as f64,
         wrong_max: ratios.iter().copied().fold(0.0, f64::max),
+        plan_ms,
     })
 }
 
