@@ -239,7 +239,7 @@ fn failures_of_unknown_parts_are_refused() {
 
 /// The largest job: its plan stays above its bound, and a failure has an answer.
 #[test]
-fn job_of_512_hosts_is_planned_and_survives_a_failure() {
+fn largest_job_is_planned_and_survives_failures() {
     let hosts = HOSTS_MAX;
     let bytes = ByteCount::new(1_000_000_000);
     let demands =
