@@ -25,6 +25,7 @@ use anabranch_pieces::Attributes;
 use anabranch_pieces::name::normal_entry;
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::MaxDelete;
+use anabranch_sets::filter::Filter;
 use anabranch_sets::publication::Publication;
 use anabranch_units::Duration;
 use anabranch_units::text::printable;
@@ -37,7 +38,7 @@ use std::time::Instant as Clock;
 use versions::Choice;
 
 /// A directory to pull, and the servers that may hold it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct DirectoryTarget {
     /// Name of the directory at its servers, with a slash at its end; `./` for the served folder.
     pub name: String,
@@ -55,6 +56,8 @@ pub struct DirectoryTarget {
     pub backup: Option<PathBuf>,
     /// How entries get their names.
     pub publication: Publication,
+    /// The entries that are pulled. Entries here that it excludes by their paths stay as they are.
+    pub filter: Arc<Filter>,
 }
 
 impl DirectoryTarget {
@@ -77,6 +80,7 @@ impl DirectoryTarget {
             delete: None,
             backup: None,
             publication: Publication::Each,
+            filter: Arc::default(),
         })
     }
 
@@ -108,14 +112,15 @@ pub struct DirectoryReport {
     pub name: String,
     /// Path on this machine.
     pub path: PathBuf,
-    /// Id of the snapshot that was chosen; `None` if no server stated one.
+    /// Id of the snapshot that was chosen, of the whole directory; `None` if no server stated one.
     pub snapshot: Option<[u8; 32]>,
     /// Servers with another version, each with a description of it.
     pub other_versions: BTreeMap<String, String>,
     /// Files that were written, and entries that were deleted, or left because another program
     /// changed them.
     pub written: Unpacked,
-    /// Entries here that the servers lack, and that were not deleted; 0 if they are not counted.
+    /// Entries here that the servers lack, and that were not deleted; 0 if they are not counted, as
+    /// with a filter that looks at more than paths.
     pub surplus: u64,
     /// Differences of the directory from the snapshot, if it was compared.
     pub comparison: Option<Comparison>,
@@ -238,6 +243,7 @@ impl<'a> GetDirectory<'a> {
             delete: self.target.delete,
             backup: self.target.backup.clone(),
             publication: self.target.publication,
+            filter: Arc::clone(&self.target.filter),
         }
     }
 
@@ -304,8 +310,9 @@ impl<'a> GetDirectory<'a> {
         let Some(mut arrival) = aside(stop.as_mut(), opened).await? else { return Ok(()) };
         if !arrival.is_begun() {
             let list = self.part(SnapshotPart::List, snapshot, holders.clone(), stop.as_mut(), hear).await?;
-            let begin = move || arrival.begin(list).map(|()| arrival);
-            arrival = aside(stop.as_mut(), begin).await?;
+            let begin = move || arrival.begin(list).map(|differs| differs.then_some(arrival));
+            let Some(begun) = aside(stop.as_mut(), begin).await? else { return Ok(()) };
+            arrival = begun;
         }
         let target = Target {
             bytes: Some(snapshot.length_bytes),

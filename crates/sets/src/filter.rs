@@ -19,6 +19,7 @@ use crate::glob::{Glob, GlobError, directories_of};
 use anabranch_units::text::printable;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Maximum number of rules, including rules that follow from other rules.
 pub const RULES_MAX: usize = 10_000;
@@ -166,7 +167,8 @@ struct ListedPaths {
 pub struct Filter {
     files: Vec<Rule>,
     directories: Vec<Rule>,
-    listed: Option<ListedPaths>,
+    /// Paths of `--files-from`, which clones of the filter share.
+    listed: Option<Arc<ListedPaths>>,
     markers: Vec<String>,
     size_bytes: (Option<u64>, Option<u64>),
     modified: (Option<FileTime>, Option<FileTime>),
@@ -225,7 +227,7 @@ impl Filter {
             if !filter.has_no_rules() {
                 return Err(FilterError::FilesFromAlone);
             }
-            filter.listed.get_or_insert_default().add(listed)?;
+            Arc::make_mut(filter.listed.get_or_insert_default()).add(listed)?;
         }
         Ok(filter)
     }
@@ -233,6 +235,31 @@ impl Filter {
     /// Returns true if everything is included.
     pub fn is_open(&self) -> bool {
         self.has_no_rules() && self.listed.is_none()
+    }
+
+    /// The filter with the rules about paths alone, by which two copies agree on each path.
+    #[must_use]
+    pub fn of_paths(&self) -> Self {
+        Self {
+            files: self.files.clone(),
+            directories: self.directories.clone(),
+            listed: self.listed.clone(),
+            ignores_case: self.ignores_case,
+            ..Self::default()
+        }
+    }
+
+    /// The first option that looks at more than paths; `None` if all look at paths alone. By such
+    /// an option, an entry can be included in one copy and excluded in another.
+    pub fn beyond_paths(&self) -> Option<&'static str> {
+        let options = [
+            ("--exclude-if-present", self.has_markers()),
+            ("--min-size", self.size_bytes.0.is_some()),
+            ("--max-size", self.size_bytes.1.is_some()),
+            ("--min-age", self.modified.1.is_some()),
+            ("--max-age", self.modified.0.is_some()),
+        ];
+        options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
     fn has_no_rules(&self) -> bool {

@@ -6,6 +6,7 @@ mod end;
 mod progress;
 
 use crate::exit::OrUsage as _;
+use crate::filters::FilterArgs;
 use crate::keys::follow_files;
 use crate::process::asked_to_end;
 use crate::publication::PublishArgs;
@@ -95,6 +96,8 @@ pub(super) struct PullArgs {
     replace: bool,
     #[command(flatten)]
     pub(super) publish: PublishArgs,
+    #[command(flatten)]
+    pub(super) filters: FilterArgs,
     /// Print JSON: a line for each second and for each object, and one object at the end.
     #[arg(long)]
     pub(super) json: bool,
@@ -209,6 +212,7 @@ fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
         targets.extend(read_manifest(path)?);
     }
     let config = config(&args.pull)?;
+    let filter = args.pull.filters.filter()?;
     if let Some(target) = directories.pop() {
         ensure_usage!(
             targets.is_empty() && directories.is_empty(),
@@ -221,12 +225,14 @@ fn asked(args: &Args) -> anyhow::Result<(Pull, GetConfig)> {
         );
         let target = directory::checked(target, &args.output, args.expected.snapshot)?;
         let publication = args.pull.publish.publication()?;
-        return Ok((Pull::Directory(DirectoryTarget { publication, ..target }), config));
+        let target = DirectoryTarget { publication, filter: filter.into(), ..target };
+        return Ok((Pull::Directory(target), config));
     }
     ensure_usage!(
         args.pull.publish.publication()?.is_each(),
         "--publish snapshot: for a directory, as host1:7180/DIR/"
     );
+    ensure_usage!(filter.is_open(), "filter options are for a directory, as host1:7180/DIR/");
     ensure_usage!(args.expected.snapshot.is_none(), "--snapshot: for a directory, as host1:7180/DIR/");
     if let Some(hash) = &args.expected.blake3 {
         ensure_usage!(targets.len() == 1, "--blake3: for one object, not {}", targets.len());

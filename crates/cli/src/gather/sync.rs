@@ -72,6 +72,11 @@ fn requested(args: &Args) -> anyhow::Result<(DirectoryTarget, anabranch_gather::
     }
     let publication = args.pull.publish.publication()?;
     ensure_usage!(backup.is_none() || publication.is_each(), "{BACKUP_OF_SNAPSHOT}");
-    let target = DirectoryTarget { counts_surplus: true, delete, backup, publication, ..target };
+    let filter = args.pull.filters.filter()?;
+    if let (Some(option), true) = (filter.beyond_paths(), args.delete) {
+        bail_usage!("--delete with {option}: an entry could count in one copy only: leave one of them out");
+    }
+    let filter = filter.into();
+    let target = DirectoryTarget { counts_surplus: true, delete, backup, publication, filter, ..target };
     Ok((target, super::get::config(&args.pull)?))
 }

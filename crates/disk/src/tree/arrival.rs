@@ -26,6 +26,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 /// Maximum number of separate ranges that are taken from files of the directory.
 const LOCAL_RANGES_MAX: usize = 4_096;
@@ -290,11 +291,11 @@ fn made(place: &Place) -> io::Result<OwnedFd> {
     opened.map_err(|errno| OpenError::from(errno).at(place.path()))
 }
 
-/// Scans the directory at a location with its index; `None` if there is none. Entries that cannot
-/// be read count as missing.
+/// Scans the entries of the directory at a location that `filter` includes, with its index; `None`
+/// if there is no directory. Entries that cannot be read count as missing.
 ///
-/// Errors: see [`TreeStream::scan_readable`].
-fn scanned(place: &Place, memory_max: u64) -> io::Result<Option<TreeStream>> {
+/// Errors: see [`TreeStream::scan_included`].
+fn scanned(place: &Place, filter: &Filter, memory_max: u64) -> io::Result<Option<TreeStream>> {
     let tree = match tree_at(place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -302,8 +303,8 @@ fn scanned(place: &Place, memory_max: u64) -> io::Result<Option<TreeStream>> {
     let root = tree.root()?.expect("a directory has a root");
     let index = place.working_path("index").and_then(|path| Index::open(&path, &root));
     let index = index.inspect_err(|error| tracing::warn!("every file is read: {error}")).ok();
-    let (found, problem) = TreeStream::scan_readable(&tree, index.as_ref(), memory_max)?;
-    if let Some(problem) = problem {
+    let (found, scan) = TreeStream::scan_included(&tree, filter, index.as_ref(), memory_max)?;
+    if let Some(problem) = scan.problem {
         tracing::warn!("{problem}: counts as missing here");
     }
     Ok(Some(found))
@@ -312,14 +313,22 @@ fn scanned(place: &Place, memory_max: u64) -> io::Result<Option<TreeStream>> {
 /// The contents whose ranges, joined where they touch, have at least `bytes_min` bytes: the longest
 /// `ranges_max` of them.
 pub fn longest(local: Vec<LocalContent>, ranges_max: usize, bytes_min: u64) -> Vec<LocalContent> {
-    let mut ranges = RangeSet::from_ranges(local.iter().map(|content| content.range)).ranges().to_vec();
+    let kept = longest_ranges(local.iter().map(|content| content.range), ranges_max, bytes_min);
+    local.into_iter().filter(|content| kept.contains(content.range)).collect()
+}
+
+/// The ranges, joined where they touch, that have at least `bytes_min` bytes: the longest
+/// `ranges_max` of them.
+fn longest_ranges(all: impl Iterator<Item = ByteRange>, ranges_max: usize, bytes_min: u64) -> RangeSet {
+    // In order each range is added at the end.
+    let mut all: Vec<ByteRange> = all.collect();
+    all.sort_unstable();
+    let mut ranges = RangeSet::from_ranges(all).ranges().to_vec();
     ranges.retain(|range| range.len() >= bytes_min);
     ranges.sort_unstable_by_key(|range| std::cmp::Reverse(range.len()));
     ranges.truncate(ranges_max);
-    // In order each range is added at the end.
     ranges.sort_unstable();
-    let kept = RangeSet::from_ranges(ranges);
-    local.into_iter().filter(|content| kept.contains(content.range)).collect()
+    RangeSet::from_ranges(ranges)
 }
 
 /// Identity and length of a stream.
@@ -346,6 +355,58 @@ pub struct CopyRules {
     pub backup: Option<PathBuf>,
     /// How entries get their names.
     pub publication: Publication,
+    /// The entries that are copied. Entries that it excludes by their paths are left alone.
+    pub filter: Arc<Filter>,
+}
+
+impl CopyRules {
+    /// Checks that two copies agree on the entries to delete.
+    ///
+    /// Errors: deletes, and a filter that looks at more than paths.
+    fn check_deletes(&self) -> io::Result<()> {
+        let Some(option) = self.filter.beyond_paths().filter(|_| self.delete.is_some()) else {
+            return Ok(());
+        };
+        let reason =
+            format!("--delete with {option}: an entry could count in one copy only: leave one of them out");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+    }
+}
+
+/// The entries to write, and the stream that has their contents.
+#[derive(Debug)]
+struct Wanted {
+    manifest: Manifest,
+    /// Head of the stream; `None` if the stream is the manifest's own.
+    whole_head: Option<Vec<u8>>,
+}
+
+impl Wanted {
+    /// The entries of a snapshot that `filter` includes.
+    ///
+    /// Errors: [`super::stream::HeadError`].
+    fn of(whole: Manifest, filter: &Filter, memory_max: u64) -> io::Result<Self> {
+        if filter.is_open() {
+            return Ok(Self { manifest: whole, whole_head: None });
+        }
+        let manifest = whole.select(filter, memory_max).map_err(io::Error::other)?;
+        Ok(Self { manifest, whole_head: Some(whole.into_head()) })
+    }
+
+    fn head(&self) -> &[u8] {
+        self.whole_head.as_deref().unwrap_or(self.manifest.head())
+    }
+
+    /// Ranges of the stream, of `length_bytes`, that the entries do not need.
+    fn excluded(&self, length_bytes: u64) -> Vec<ByteRange> {
+        let Some(head) = &self.whole_head else { return Vec::new() };
+        let head = ByteRange { start: 0, end: head.len() as u64 };
+        let mut needed: Vec<ByteRange> = self.manifest.content_ranges().collect();
+        needed.push(head);
+        // In order each range is added at the end.
+        needed.sort_unstable();
+        RangeSet::from_ranges(needed).missing(length_bytes)
+    }
 }
 
 /// Opens the folder around a backup. Returns the backup's name, too.
@@ -409,7 +470,8 @@ fn check_backup(path: &Path, backup: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds the entries of a directory that its source lacks.
+/// Finds the entries of a directory that its source lacks and the rules' filter includes. With a
+/// filter that looks at more than paths there are none.
 ///
 /// Errors: more entries than the rules allow to delete, or the source is empty.
 fn surplus(
@@ -419,10 +481,11 @@ fn surplus(
     rules: &CopyRules,
 ) -> io::Result<Surplus> {
     // A directory that did not exist has no entries.
-    let Some(before) = before.filter(|_| rules.counts_surplus || rules.delete.is_some()) else {
+    let counts = rules.counts_surplus && rules.filter.beyond_paths().is_none();
+    let Some(before) = before.filter(|_| counts || rules.delete.is_some()) else {
         return Ok(Surplus::default());
     };
-    let surplus = manifest.surplus_of(before.manifest(), &Filter::default()).map_err(io::Error::other)?;
+    let surplus = manifest.surplus_of(before.manifest(), &rules.filter).map_err(io::Error::other)?;
     match rules.delete.map_or(Ok(()), |max| surplus.check(max)) {
         Ok(()) => Ok(surplus),
         Err(refusal) => Err(io::Error::other(format!("{}: {refusal}", shown(path)))),
@@ -469,19 +532,22 @@ pub fn compare(
     rules: &CopyRules,
     memory_max: u64,
 ) -> io::Result<Comparison> {
+    rules.check_deletes()?;
     if let Some(backup) = &rules.backup {
         check_backup(path, backup)?;
     }
-    let manifest = decoded(head, snapshot, memory_max)?;
+    let of_paths = rules.filter.of_paths();
+    let manifest = Wanted::of(decoded(head, snapshot, memory_max)?, &rules.filter, memory_max)?.manifest;
     let before = match path.symlink_metadata() {
         // Missing parent folders are not created.
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        _ => scanned(&Place::of(path)?, memory_max)?,
+        _ => scanned(&Place::of(path)?, &of_paths, memory_max)?,
     };
     if rules.delete.is_some() {
         surplus(path, before.as_ref(), &manifest, rules)?;
     }
-    manifest.compare(before.as_ref(), Some(&Filter::default())).map_err(io::Error::other)
+    let scope = rules.filter.beyond_paths().is_none().then_some(&of_paths);
+    manifest.compare(before.as_ref(), scope).map_err(io::Error::other)
 }
 
 /// A directory while its stream arrives. The received bytes stay if the value is dropped before the
@@ -493,28 +559,33 @@ pub struct Arrival {
     rules: CopyRules,
     memory_max: u64,
     stream: PartialFile,
+    /// The rules' filter without the rules that look at more than paths.
+    of_paths: Filter,
     before: Option<TreeStream>,
-    /// The manifest, once the head of the stream has arrived.
-    manifest: Option<Manifest>,
+    /// The entries to write, once the head of the stream has arrived.
+    wanted: Option<Wanted>,
     local: Vec<LocalContent>,
+    /// Ranges of the stream that are in files here, or that no wanted entry needs.
+    unfetched: RangeSet,
     /// Entries of the directory that the snapshot lacks.
     surplus: Surplus,
 }
 
 impl Arrival {
     /// Opens the stream of the directory that will be at `place`, and scans the directory that is
-    /// there. Data of another snapshot is dropped. Returns `None` if the directory is that snapshot
+    /// there. Data of another snapshot is dropped. Returns `None` if the directory has all entries
     /// already. Each manifest takes at most `memory_max` bytes.
     ///
     /// Errors: the system's; another process writes the directory; another kind of file has its
-    /// name; the rules allow fewer deletes; the backup overlaps, or is on another file system; the
-    /// directory cannot be published by these rules ([`check`]).
+    /// name; the rules allow fewer deletes, or none with their filter; the backup overlaps, or is
+    /// on another file system; the directory cannot be published by these rules ([`check`]).
     pub fn open(
         place: Place,
         snapshot: Snapshot,
         rules: CopyRules,
         memory_max: u64,
     ) -> io::Result<Option<Self>> {
+        rules.check_deletes()?;
         if let Some(backup) = &rules.backup {
             if !rules.publication.is_each() {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, BACKUP_OF_SNAPSHOT));
@@ -525,7 +596,8 @@ impl Arrival {
         let mut stream = PartialFile::open_stream(place.clone(), snapshot.length_bytes, 0)?;
         // Before the scan: links of a publication that broke off change the times of all files.
         settle(&place)?;
-        let before = scanned(&place, memory_max)?;
+        let of_paths = rules.filter.of_paths();
+        let before = scanned(&place, &of_paths, memory_max)?;
         if let Some(found) = before.as_ref().filter(|before| before.manifest().id().0 == snapshot.id) {
             end_broken_off(&place, found, memory_max)?;
             stream.forget()?;
@@ -541,60 +613,89 @@ impl Arrival {
             rules,
             memory_max,
             stream,
+            of_paths,
             before,
-            manifest: None,
+            wanted: None,
             local: Vec::new(),
+            unfetched: RangeSet::default(),
             surplus: Surplus::default(),
         };
         if let Some(manifest) = manifest {
-            let surplus = surplus(arrival.place.path(), arrival.before.as_ref(), &manifest, &arrival.rules)?;
-            arrival.accept(manifest, surplus)?;
+            let wanted = Wanted::of(manifest, &arrival.rules.filter, memory_max)?;
+            if arrival.ends_with(&wanted)? {
+                return Ok(None);
+            }
+            let surplus = arrival.surplus_of(&wanted)?;
+            arrival.accept(wanted, surplus)?;
         }
         Ok(Some(arrival))
     }
 
-    /// Returns true once the head of the stream has arrived, so that [`Arrival::missing`] is known.
-    pub fn is_begun(&self) -> bool {
-        self.manifest.is_some()
+    /// Returns true if the directory has the wanted entries and no others in the filter's scope.
+    /// Nothing is left beside it then.
+    fn ends_with(&mut self, wanted: &Wanted) -> io::Result<bool> {
+        let id = wanted.manifest.id();
+        let Some(found) = self.before.as_ref().filter(|before| before.manifest().id() == id) else {
+            return Ok(false);
+        };
+        end_broken_off(&self.place, found, self.memory_max)?;
+        self.stream.forget()?;
+        Ok(true)
     }
 
-    /// Takes the head of the stream.
+    fn surplus_of(&self, wanted: &Wanted) -> io::Result<Surplus> {
+        surplus(self.place.path(), self.before.as_ref(), &wanted.manifest, &self.rules)
+    }
+
+    /// Returns true once the head of the stream has arrived, so that [`Arrival::missing`] is known.
+    pub fn is_begun(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Takes the head of the stream. Returns false if the directory has all entries already.
     ///
     /// Errors: the bytes are no head of this snapshot (`InvalidData`); names are equal on this file
     /// system; the rules allow fewer deletes; the system's.
-    pub fn begin(&mut self, head: Vec<u8>) -> io::Result<()> {
-        let manifest = decoded(head, self.snapshot, self.memory_max)?;
-        check_names(self.place.path(), &manifest, self.place.folding())?;
+    pub fn begin(&mut self, head: Vec<u8>) -> io::Result<bool> {
+        let whole = decoded(head, self.snapshot, self.memory_max)?;
+        let wanted = Wanted::of(whole, &self.rules.filter, self.memory_max)?;
+        check_names(self.place.path(), &wanted.manifest, self.place.folding())?;
+        if self.ends_with(&wanted)? {
+            return Ok(false);
+        }
         // A refused copy leaves no working file.
-        let surplus = surplus(self.place.path(), self.before.as_ref(), &manifest, &self.rules)?;
-        self.write_head(&manifest)?;
-        self.accept(manifest, surplus)
+        let surplus = self.surplus_of(&wanted)?;
+        self.write_head(wanted.head())?;
+        self.accept(wanted, surplus).map(|()| true)
     }
 
-    fn write_head(&mut self, manifest: &Manifest) -> io::Result<()> {
-        let range = ByteRange { start: 0, end: manifest.head_bytes() };
+    fn write_head(&mut self, head: &[u8]) -> io::Result<()> {
+        let range = ByteRange { start: 0, end: head.len() as u64 };
         let mut hasher = PieceHasher::new(range);
-        hasher.update(manifest.head());
+        hasher.update(head);
         let piece = hasher.finish().expect("the head has these bytes");
-        self.stream.write(range, &[manifest.head()], &piece)
+        self.stream.write(range, &[head], &piece)
     }
 
-    /// Finds the parts of the stream that the directory already has.
-    fn accept(&mut self, manifest: Manifest, surplus: Surplus) -> io::Result<()> {
-        let before = self.before.as_ref();
-        self.local = before.map_or_else(Vec::new, |before| {
-            longest(before.contents_of(&manifest), LOCAL_RANGES_MAX, LOCAL_BYTES_MIN)
-        });
-        (self.manifest, self.surplus) = (Some(manifest), surplus);
+    /// Finds out what the directory has of the stream, and what it does not need.
+    fn accept(&mut self, wanted: Wanted, surplus: Surplus) -> io::Result<()> {
+        let mut local =
+            self.before.as_ref().map_or_else(Vec::new, |before| before.contents_of(&wanted.manifest));
+        let excluded = wanted.excluded(self.snapshot.length_bytes);
+        let unfetched = local.iter().map(|content| content.range).chain(excluded);
+        let unfetched = longest_ranges(unfetched, LOCAL_RANGES_MAX, LOCAL_BYTES_MIN);
+        local.retain(|content| unfetched.contains(content.range));
+        (self.local, self.unfetched) = (local, unfetched);
+        (self.wanted, self.surplus) = (Some(wanted), surplus);
         let missing_bytes = self.missing().iter().map(|range| range.len()).sum();
         self.stream.resize_stream(self.snapshot.length_bytes, missing_bytes)
     }
 
-    /// Ranges of the stream that must arrive. Files of the directory have the other ranges.
+    /// Ranges of the stream that must arrive. Files of the directory have the other ranges, or the
+    /// filter excludes these.
     pub fn missing(&self) -> Vec<ByteRange> {
-        let local = self.local.iter().map(|content| content.range);
-        let have = self.stream.have().ranges().iter().copied();
-        RangeSet::from_ranges(have.chain(local)).missing(self.snapshot.length_bytes)
+        let ranges = self.stream.have().ranges().iter().chain(self.unfetched.ranges());
+        RangeSet::from_ranges(ranges.copied()).missing(self.snapshot.length_bytes)
     }
 
     /// The stream, for the bytes that arrive.
@@ -612,14 +713,12 @@ impl Arrival {
     /// Errors: [`FinishError`]. Contents with wrong hashes are not written; then [`Arrival::again`]
     /// tells what is missing.
     pub fn finish(&mut self) -> Result<Unpacked, FinishError> {
-        let Self { place, snapshot, rules, memory_max, stream, before, manifest, local, surplus } = self;
-        let Some(manifest) = manifest else {
+        let Self { place, snapshot, rules, stream, of_paths, before, wanted, local, surplus, .. } = self;
+        let Some(Wanted { manifest, .. }) = wanted else {
             return Err(FinishError::Io(io::Error::other("the list of entries has not arrived")));
         };
-        let (before, memory_max) = (before.as_ref(), *memory_max);
+        let (before, memory_max) = (before.as_ref(), self.memory_max);
         let backup = rules.backup.as_deref().map(backup_at).transpose().map_err(FinishError::Io)?;
-        // The servers of a directory send no zeros for a file that changed.
-        let (unsettled, filter) = (None, None);
         let destination = Destination {
             place,
             before,
@@ -628,8 +727,9 @@ impl Arrival {
             replace: rules.replace,
             deletes: rules.delete.map(|_| &*surplus),
             backup: backup.as_ref().map(|(around, name)| (around, name)),
-            unsettled,
-            filter,
+            // The servers of a directory send no zeros for a file that changed.
+            unsettled: None,
+            filter: Some(of_paths),
             memory_max,
             publication: rules.publication,
         };
@@ -640,11 +740,11 @@ impl Arrival {
     ///
     /// Errors: see [`Arrival::open`].
     pub fn again(&mut self) -> io::Result<()> {
-        self.before = scanned(&self.place, self.memory_max)?;
-        let Some(manifest) = self.manifest.take() else { return Ok(()) };
-        self.write_head(&manifest)?;
-        let surplus = surplus(self.place.path(), self.before.as_ref(), &manifest, &self.rules)?;
-        self.accept(manifest, surplus)
+        self.before = scanned(&self.place, &self.of_paths, self.memory_max)?;
+        let Some(wanted) = self.wanted.take() else { return Ok(()) };
+        self.write_head(wanted.head())?;
+        let surplus = self.surplus_of(&wanted)?;
+        self.accept(wanted, surplus)
     }
 }
 

@@ -9,6 +9,8 @@
 //! Leaves out: writing a directory from a stream ([`super::unpack`]). Read [`Manifest`] and
 //! [`TreeStream`] first.
 
+mod selection;
+
 use super::index::Index;
 use super::manifest::{Counts, Outputs, read_with_blocks};
 use super::{Problem, Tree, shown_below};
@@ -536,18 +538,6 @@ impl TreeStream {
         let (stream, scan) = Self::scan_included(tree, &Filter::default(), index, limit)?;
         scan.whole()?;
         Ok(stream)
-    }
-
-    /// Scans a directory without the entries that cannot be read. Returns a line about them, too.
-    ///
-    /// Errors: see [`TreeStream::scan`].
-    pub fn scan_readable(
-        tree: &Tree,
-        index: Option<&Index>,
-        limit: u64,
-    ) -> io::Result<(Self, Option<String>)> {
-        let (stream, scan) = Self::scan_included(tree, &Filter::default(), index, limit)?;
-        Ok((stream, scan.problem))
     }
 
     /// Scans the entries of a directory that `filter` includes and that can be read.

@@ -20,6 +20,24 @@ fn the_first_match_decides() {
 }
 
 #[test]
+fn rules_beyond_paths_are_named_and_dropped() {
+    let options = |size_bytes_max| Options {
+        filter: vec!["- *.bak".to_owned()],
+        size_bytes_max,
+        modified_min: size_bytes_max.map(|_| at(5)),
+        ..Options::default()
+    };
+    let filter = Filter::new(&options(Some(1))).expect("right options");
+    assert_eq!(filter.beyond_paths(), Some("--max-size"));
+    assert!(!filter.includes_file(b"a", 2, at(9)) && !filter.includes_file(b"a", 1, at(4)));
+    let of_paths = filter.of_paths();
+    assert_eq!((of_paths.beyond_paths(), of_paths.is_open()), (None, false));
+    assert!(of_paths.includes_file(b"a", 2, at(4)) && !of_paths.includes_file(b"a.bak", 1, at(9)));
+    let ages = Options { modified_min: Some(at(5)), ..Options::default() };
+    assert_eq!(Filter::new(&ages).expect("right options").beyond_paths(), Some("--max-age"));
+}
+
+#[test]
 fn a_reset_drops_earlier_rules() {
     let filter = with(&["- *", "!", "- *.bak"]);
     assert!(filter.includes_path(b"a") && filter.includes_directory(b"a"));

@@ -272,6 +272,39 @@ fn sync_deletes_entries_that_the_servers_lack() {
 }
 
 #[test]
+fn filtered_sync_leaves_excluded_entries_alone() {
+    let world = World::new(2);
+    world.fill("data", 100_000);
+    let object = world.object(0..2, "data/");
+    let sync = |more: &[&str]| world.tell_verb("sync", &[&[&*object], more].concat());
+    let filters = ["--exclude", "/large", "--filter", "- 00[0-4]"];
+    let (code, said) = sync(&filters);
+    assert_eq!(code, Some(0), "{said}");
+    let out = world.path("out");
+    assert!(!out.join("large").exists() && !out.join("sub/003").exists() && out.join("sub/005").exists());
+    assert_eq!(std::fs::read_link(out.join("link")).expect("a link").to_str(), Some("sub/007"));
+    let manifest = |path: &Path| {
+        let path = path.to_str().expect("plain");
+        let said = crate::answer(&[&["replicate", "manifest", path, "--json"], &filters[..]].concat());
+        let json: Value = serde_json::from_slice(&said.stdout).expect("one object of JSON");
+        json["snapshot"].as_str().expect("an id").to_owned()
+    };
+    assert_eq!(manifest(&out), manifest(&world.path("server-0/data")));
+    let (code, said) = sync(&filters);
+    assert_eq!((code, said.as_str()), (Some(0), "data/: nothing changed\n"));
+    // An included entry goes, and excluded ones stay.
+    std::fs::write(out.join("sub/000"), "of a program here").expect("the folder is ours");
+    for server in 0..2 {
+        std::fs::remove_file(world.path(&format!("server-{server}/data/sub/010"))).expect("ours");
+    }
+    (1..2).for_each(|server| world.copy("data", server));
+    let (code, said) = sync(&[&filters[..], &["--delete"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(", 1 entry deleted, "), "{said}");
+    assert!(!out.join("sub/010").exists() && out.join("sub/000").exists());
+}
+
+#[test]
 fn sync_spares_entries_that_it_did_not_write() {
     let world = World::new(1);
     world.fill("data", 1_000);

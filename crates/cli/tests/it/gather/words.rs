@@ -195,6 +195,11 @@ fn wrong_usage_gives_one_line_and_exit_code_2() {
         (&["get", "-o", "x", &object, "--datagram", "100 B"], "--datagram 100 B: must be"),
         (&["get", "-o", "x", &object, "--link", "1 bit/s"], "link: 1 b/s: must be"),
         (&["get", "-o", "x", "--manifest", "none.toml"], "none.toml"),
+        (&["get", "-o", "x", &object, "--exclude", "a"], "filter options are for a directory"),
+        (
+            &["sync", "-o", "x", "a:1/d/", "--delete", "--max-size", "1K"],
+            "--delete with --max-size: an entry",
+        ),
         (&["serve", "none"], "none: make this folder"),
         (&["serve", keys_in, "--clients-max", "0"], "--clients-max 0: must be at least 1"),
         (&["serve", keys_in], "others could read or replace it"),

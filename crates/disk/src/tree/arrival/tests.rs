@@ -349,3 +349,91 @@ fn names_equal_here_are_refused() {
          rename one of each; the first is `a/readme` beside `a/README`"
     );
 }
+
+fn rules(filter: &[&str], delete: Option<MaxDelete>) -> CopyRules {
+    let filter = crate::tree::tests::filter(filter).into();
+    CopyRules { filter, counts_surplus: true, ..of_source(1, delete) }
+}
+
+/// The snapshot of the entries that a filter includes.
+fn included(path: &Path, filter: &Filter) -> [u8; 32] {
+    let tree = Tree::open(path).expect("it is there");
+    TreeStream::scan_included(&tree, filter, None, u64::MAX).expect("it can be read").0.manifest().id().0
+}
+
+#[test]
+fn filtered_arrival_fetches_included_contents_only() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "a.bin", &"a".repeat(200_000));
+    write(&from, "d/b.tmp", &"b".repeat(300_000));
+    write(&from, "e/c.bin", "c");
+    let (source, rules) = (scanned(&from), rules(&["- *.tmp"], None));
+    let arrival = || {
+        let place = Place::of(&to).expect("a name");
+        Arrival::open(place, snapshot_of(&source), rules.clone(), u64::MAX).expect("it can be opened")
+    };
+    let mut begun = arrival().expect("nothing is there");
+    assert!(begun.begin(head(&source)).expect("its head"));
+    drop(begun);
+    // The head is kept, and selected from again.
+    let mut again = arrival().expect("a part is there");
+    assert!(again.is_begun());
+    assert_eq!(pull(&mut again, &source, |_| ()), 200_001);
+    again.finish().expect("it is written");
+    drop(again);
+    assert!(to.join("d").is_dir() && !to.join("d/b.tmp").exists());
+    assert_eq!(included(&to, &Filter::default()), included(&from, &rules.filter));
+    let mut equal = arrival().expect("the list tells that it is equal");
+    assert!(!equal.begin(head(&source)).expect("its head"), "nothing is to be written");
+    drop(equal);
+    assert!(around(&to).iter().all(|name| name.ends_with(".index") || name.ends_with(".sent")));
+}
+
+#[test]
+fn filtered_mirror_leaves_excluded_entries_alone() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    for name in ["a.tmp", "d/b", "d/c.tmp", "gone/x"] {
+        write(&from, name, name);
+    }
+    let all = Some(MaxDelete::Percent(100));
+    mirror(&from, &to, &of_source(1, None)).expect("written");
+    for name in ["a.tmp", "d/b", "d/c.tmp", "gone/x"] {
+        std::fs::remove_file(from.join(name)).expect("ours");
+    }
+    std::fs::remove_dir(from.join("gone")).expect("ours");
+    write(&from, "new.tmp", "excluded");
+    write(&from, "new", "included");
+    let done = mirror(&from, &to, &rules(&["- *.tmp"], all)).expect("written");
+    assert_eq!((done.deleted, done.files, done.conflicts), (3, 1, 0), "{done:?}");
+    assert!(to.join("a.tmp").exists() && to.join("d/c.tmp").exists() && to.join("new").exists());
+    assert!(!to.join("gone").exists() && !to.join("d/b").exists() && !to.join("new.tmp").exists());
+    // A directory with an excluded entry stays.
+    std::fs::remove_dir(from.join("d")).expect("ours");
+    let done = mirror(&from, &to, &rules(&["- *.tmp"], all)).expect("written");
+    assert_eq!((done.deleted, to.join("d/c.tmp").exists()), (0, true), "{done:?}");
+}
+
+#[test]
+fn deletes_beside_rules_beyond_paths_are_refused() {
+    let root = folder();
+    let (from, to) = (root.path().join("from"), root.path().join("to"));
+    write(&from, "a", "small");
+    write(&from, "b", &"large".repeat(100));
+    write(&to, "only-here", "x");
+    let options = anabranch_sets::filter::Options { size_bytes_max: Some(10), ..Default::default() };
+    let filter = Arc::new(Filter::new(&options).expect("right options"));
+    let rules = |delete| CopyRules { filter: Arc::clone(&filter), ..rules(&[], delete) };
+    let source = scanned(&from);
+    let all = Some(MaxDelete::Percent(100));
+    let refusal = "--delete with --max-size: an entry could count in one copy only: leave one of them out";
+    let refused = mirror(&from, &to, &rules(all)).expect_err("refused").to_string();
+    assert_eq!(refused, refusal);
+    let refused = compare(&to, snapshot_of(&source), head(&source), &rules(all), u64::MAX);
+    assert_eq!(refused.expect_err("refused").to_string(), refusal);
+    let found = compare(&to, snapshot_of(&source), head(&source), &rules(None), u64::MAX).expect("compared");
+    assert_eq!((found.missing, found.content_bytes, found.surplus), (1, 5, None), "{found:?}");
+    assert_eq!(mirror(&from, &to, &rules(None)).expect("written").files, 1);
+    assert!(to.join("a").exists() && to.join("only-here").exists() && !to.join("b").exists());
+}
