@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use time::OffsetDateTime;
 
 /// The server, and its keys.
 #[derive(clap::Args)]
@@ -145,21 +146,11 @@ async fn show(
 }
 
 /// Formats a time since 1970 in nanoseconds as UTC, such as `2026-11-23 08:46:48`.
-///
-/// Source: Howard Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `civil_from_days`.
 fn time(ns: i64) -> String {
-    let seconds = ns.div_euclid(1_000_000_000);
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let z = days + 719_468;
-    let (era, of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ns));
+    let at = at.expect("64 bits of nanoseconds are years from 1677 to 2262");
+    let (date, (hour, minute, second)) = (at.date(), at.to_hms());
+    format!("{date} {hour:02}:{minute:02}:{second:02}")
 }
 
 #[cfg(test)]
@@ -176,6 +167,8 @@ mod tests {
         ] {
             assert_eq!(time(seconds * 1_000_000_000), said);
         }
+        assert_eq!(time(i64::MIN), "1677-09-21 00:12:43");
+        assert_eq!(time(i64::MAX), "2262-04-11 23:47:16");
     }
 
     #[test]
