@@ -279,6 +279,9 @@ fn trouble(summary: &Summary<'_>) -> Vec<String> {
             differences.push(format!("{}: {reason}", d.site));
             continue;
         }
+        // The line has the names of its sites.
+        let own = reason.strip_prefix(d.site).and_then(|rest| rest.strip_prefix(": "));
+        let reason = own.unwrap_or(reason);
         match causes.iter_mut().find(|(known, ..)| *known == reason) {
             Some((.., sites)) => sites.push(d.site),
             None => causes.push((reason, result(verdict, d.path), vec![d.site])),
@@ -404,12 +407,12 @@ mod tests {
     use anabranch_replicate_proto::plan::Scheme;
 
     /// #17: each cause was printed twice: in the table, after 180 columns of blanks, and below the
-    /// table.
+    /// table. #54: a line named its site twice.
     #[test]
     fn cause_is_reported_once_with_the_sites_it_hit() {
         let mut view = view(4, "file");
         let failed = |reason: &str| Some(Verdict::Failed { reason: reason.to_owned() });
-        let verdicts = [failed("no space"), failed("gone"), failed("no space")];
+        let verdicts = [failed("a: no space"), failed("b gone"), failed("c: no space")];
         view.destinations.truncate(4);
         view.destinations.iter_mut().zip(verdicts).for_each(|(d, verdict)| d.verdict = verdict);
         view.destinations[3].verdict = Some(Verdict::Done);
@@ -420,7 +423,7 @@ mod tests {
             said,
             [
                 "transfer 4: 2 of 4 destinations without the file (a, c): no space",
-                "transfer 4: 1 of 4 destinations without the file (b): gone"
+                "transfer 4: 1 of 4 destinations without the file (b): b gone"
             ]
         );
         let table = table(&summary, &view);
