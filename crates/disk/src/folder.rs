@@ -10,6 +10,7 @@
 //! ([`secrets`]). Read [`Folder`] and [`Place`] first.
 
 mod folding;
+pub(crate) mod probes;
 pub mod secrets;
 
 use anabranch_pieces::name::{self, NameError};

@@ -6,15 +6,16 @@
 //! Leaves out: folders deeper below that have the flag alone, or another file system mounted on
 //! them. Read [`Folder::folding`] first.
 
+use super::probes::{probe_name, remove_left};
 use super::{Folder, Name, Place, remove};
 use crate::partial::modified_at;
-use anabranch_pieces::name::RESERVED;
 use anabranch_sets::folding::Folding;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Flag of a folder that ignores case and Unicode form (`FS_CASEFOLD_FL` in linux/fs.h).
 const CASEFOLD: u32 = 0x4000_0000;
@@ -64,10 +65,12 @@ fn looked_up(around: &OwnedFd, own: &OwnedFd) -> io::Result<Folding> {
     probe(if is_mounted { own } else { around })
 }
 
-/// Compares working names in a folder, whose time of modification stays.
+/// Compares working names in a folder, whose time of modification stays. Names that a killed
+/// process left are removed.
 fn probe(folder: &OwnedFd) -> io::Result<Folding> {
     let before = rustix::fs::statx(folder, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?.stx_mtime;
-    let name = format!("{RESERVED}{:016x}.name", anabranch_net::random()?);
+    remove_left(folder, SystemTime::now());
+    let name = format!("{}.name", probe_name()?);
     let found = are_equal(folder, &name, &name.to_ascii_uppercase()).map(|ignores_case| {
         // Some file systems refuse letters outside of their character set.
         let of_form = are_equal(folder, &format!("{name}\u{e9}"), &format!("{name}e\u{301}"));
@@ -117,6 +120,17 @@ mod tests {
         assert_eq!(probe(&open(folder.path())).expect("it can be written"), Folding::NONE);
         assert_eq!(modified(), before);
         assert_eq!(std::fs::read_dir(folder.path()).expect("it can be read").count(), 0);
+    }
+
+    /// #54: a process that was killed during a probe left its working name for good.
+    #[test]
+    fn probe_removes_names_of_a_killed_process() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let left = folder.path().join(format!("{}.name", probe_name().expect("a random number")));
+        let file = std::fs::File::create(&left).expect("the folder is ours");
+        file.set_modified(SystemTime::UNIX_EPOCH).expect("it is ours");
+        probe(&open(folder.path())).expect("it can be written");
+        assert!(!left.exists());
     }
 
     #[test]

@@ -21,8 +21,8 @@ mod removal;
 use super::index::{Index, Lookups};
 use super::unpack::make_writable;
 use super::{Found, Problem, Skipped, Stat, Tree, Visitor, found_at, name_of, parent_of, stat_of, tree_at};
+use crate::folder::probes::{PROBE_FILE, probe_name, remove_left};
 use crate::folder::{Folder, Place, at, move_new, remove, rename_new, shown};
-use anabranch_pieces::name::RESERVED;
 use anabranch_sets::FileTime;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::publication::Publication;
@@ -36,6 +36,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Ending of the working name of the next tree; of the old one, once both are exchanged.
 const NEXT: &str = "next";
@@ -104,9 +105,6 @@ struct Probe<'p> {
     opened: Vec<OwnedFd>,
 }
 
-/// Name of the file in a [`Probe`].
-const PROBE_FILE: &str = "file";
-
 impl Probe<'_> {
     /// Tries everything that a publication needs.
     ///
@@ -162,8 +160,9 @@ pub fn check(place: &Place, publication: Publication) -> io::Result<()> {
         Err(Errno::NOENT) => {}
         Err(errno) => return at(path, Err(errno)),
     }
-    let number = anabranch_net::random()?;
-    let names = ["a", "b"].map(|end| format!("{RESERVED}{number:016x}.probe-{end}"));
+    remove_left(place.folder(), SystemTime::now());
+    let name = probe_name()?;
+    let names = ["a", "b"].map(|end| format!("{name}.probe-{end}"));
     let tried = Probe { around: place.folder(), names, opened: Vec::new() }.run();
     match tried {
         Ok(()) => {}
