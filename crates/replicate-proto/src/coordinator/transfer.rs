@@ -171,6 +171,8 @@ struct HashQuestion {
     pending: Option<PendingQuestion>,
     /// Number of consecutive unanswered questions.
     strikes: u8,
+    /// When to ask again, after the source was too busy to answer.
+    retry_at: Option<Instant>,
 }
 
 /// A question that a site has not answered.
@@ -697,6 +699,7 @@ impl Transfer {
         let site_wait = self.site_wait(config);
         self.source_away.iter().for_each(|&t| at(t + site_wait));
         self.hash_question.pending.iter().for_each(|p| at(p.deadline));
+        self.hash_question.retry_at.iter().for_each(|&t| at(t));
         for d in self.destinations.iter().filter(|d| d.open()) {
             d.away.iter().for_each(|(t, _)| at(*t + site_wait));
             d.retry_at.iter().for_each(|&t| at(t));

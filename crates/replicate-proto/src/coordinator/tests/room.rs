@@ -135,3 +135,14 @@ fn busy_answer_ends_the_question_for_the_file() {
     let id = w.submit(request(0, &[3]));
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
+
+/// #54: a busy source counted as one that does not tell the file's hash.
+#[test]
+fn busy_source_is_asked_again_without_a_strike() {
+    let mut w = World::new(internet2());
+    w.sites[3].have = whole();
+    w.busy_hashes = 20;
+    let id = w.submit(request(0, &[3]));
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+    assert_eq!(w.busy_hashes, 0);
+}

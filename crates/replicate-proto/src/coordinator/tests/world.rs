@@ -279,6 +279,8 @@ pub(super) struct World {
     pub(super) directories: BTreeMap<SiteId, FakeDirectory>,
     /// Number of finishes that sites refuse because they are busy.
     pub(super) busy_finishes: u32,
+    /// Number of questions for the hash that the source still refuses because it is busy.
+    pub(super) busy_hashes: u32,
     /// Of a directory: bytes of its stream's head.
     pub(super) head_bytes: Option<u64>,
     /// Of a directory: entries that its source cannot send.
@@ -310,6 +312,7 @@ impl World {
             length: LENGTH,
             directories: BTreeMap::new(),
             busy_finishes: 0,
+            busy_hashes: 0,
             head_bytes: None,
             unsettled: Unsettled::default(),
             collisions: vec![],
@@ -522,6 +525,10 @@ impl World {
                         None => Report::Completed { run },
                     }
                 }
+            }
+            Command::Hash { run, .. } if self.busy_hashes > 0 => {
+                self.busy_hashes -= 1;
+                Report::Failed { run, kind: FailureKind::Busy, reason: "commands wait".into() }
             }
             Command::Hash { run, .. } => Report::Hashed { run, hash: HASH },
             Command::Forget { .. } => {

@@ -46,6 +46,10 @@ impl Transfer {
         {
             d.known = false;
         }
+        // A busy source did answer, so no strike counts.
+        if is_source && self.hash_question.pending.take().is_some() {
+            self.hash_question.retry_at = Some(cx.now + cx.config.pause_max);
+        }
         if !(installed || is_source && matches!(self.phase, Phase::Inquiring { .. })) {
             if let Phase::Inquiring { waiting, .. } = &mut self.phase {
                 waiting.remove(&site);

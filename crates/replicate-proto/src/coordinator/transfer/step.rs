@@ -54,6 +54,9 @@ impl Transfer {
                 self.decide_all(cx, &Verdict::Failed { reason });
             }
         }
+        if self.hash_question.retry_at.is_some_and(|t| now >= t) {
+            self.hash_question.retry_at = None;
+        }
         if self.hash_question.pending.is_some_and(|p| now >= p.deadline) {
             self.hash_question.pending = None;
             self.hash_question.strikes += 1;
@@ -173,7 +176,8 @@ impl Transfer {
         let wanted = self.destinations.iter().any(|d| {
             d.open() && cx.up(d.site) && (d.found.is_some() || (d.full(Some(length)) && !comes_anyway))
         });
-        if wanted && self.hash_question.pending.is_none() && cx.up(self.request.source) {
+        let is_askable = self.hash_question.pending.is_none() && self.hash_question.retry_at.is_none();
+        if wanted && is_askable && cx.up(self.request.source) {
             self.hash_question.pending = Some(PendingQuestion {
                 run,
                 deadline: cx.now + cx.config.finish_timeout + cx.work_time(length),
