@@ -52,7 +52,6 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tokens::is_name;
@@ -197,8 +196,8 @@ struct Shared {
     epoch: tokio::time::Instant,
     /// Wall-clock time of the epoch, in milliseconds since 1970.
     epoch_unix_ms: u64,
-    /// Second since the epoch, plus one, of the last log line about a refused publisher.
-    refusal_logged_s: AtomicU64,
+    /// Log lines about wrong tokens. They cannot suppress lines about publishers with right ones.
+    wrong_tokens: Refusals,
     /// Log lines about failed uploads.
     refusals: Refusals,
     metrics: SourceMetrics,
@@ -232,7 +231,7 @@ impl Source {
             pulled,
             epoch: tokio::time::Instant::now(),
             epoch_unix_ms: u64::try_from(since_1970.as_millis()).unwrap_or(0),
-            refusal_logged_s: AtomicU64::new(0),
+            wrong_tokens: Refusals::default(),
             refusals: Refusals::default(),
             metrics: SourceMetrics::default(),
         };
@@ -483,7 +482,7 @@ impl Shared {
             // Clients with Basic credentials first send a request without them.
             if head.headers.contains_key(header::AUTHORIZATION) {
                 self.metrics.note_failure(Cause::Token);
-                self.log_refusal(from, channel);
+                self.wrong_tokens.note(None, &format!("{channel}: publisher {from}: wrong token"));
             }
             let line =
                 format!("channel {channel}: wrong or missing token: send `Authorization: Bearer TOKEN`\n");
@@ -494,14 +493,6 @@ impl Shared {
         }
         let path = ChannelPath { channel: channel.to_owned(), rendition: rendition.to_owned() };
         Ok((path, upload))
-    }
-
-    /// Logs a refused publisher, at most one line per second.
-    fn log_refusal(&self, from: IpAddr, channel: &str) {
-        let second = self.epoch.elapsed().as_secs() + 1;
-        if self.refusal_logged_s.swap(second, Relaxed) != second {
-            tracing::warn!("{channel}: publisher {from}: wrong token");
-        }
     }
 
     async fn publish(&self, from: IpAddr, head: &Parts, body: Incoming) -> Response<SourceBody> {
