@@ -473,7 +473,8 @@ pub struct TransferSnapshot {
 pub struct DestinationSnapshot {
     /// Last known number of verified bytes, only for display: the next attempt asks the site again.
     pub verified_bytes: u64,
-    /// Bytes that arrived in ended attempts of this transfer.
+    /// Bytes that had arrived in attempts of this transfer when it was last saved. Later bytes of
+    /// the running attempt are not counted after a restart of the controller.
     #[serde(default)]
     pub moved_bytes: u64,
     /// Number of times that the destination was postponed.

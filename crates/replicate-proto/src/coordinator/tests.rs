@@ -102,6 +102,28 @@ fn rerun_sends_only_missing_ranges() {
     assert_eq!([0, 1].map(|at| status.destinations[at].moved_bytes), [LENGTH - 600_000, 0]);
 }
 
+/// #54: the bytes of an unfinished attempt were lost at a restart of the controller.
+#[test]
+fn moved_bytes_of_a_done_destination_survive_a_restart() {
+    let mut w = World::new(internet2());
+    w.sites[3].have = vec![ByteRange { start: 100_000, end: LENGTH }];
+    let id = w.submit(request(0, &[3, 5]));
+    while w.sites[5].program.is_none() {
+        w.tick();
+    }
+    // The data arrives there, and the file is not finished.
+    w.sites[5].deaf = true;
+    let verdict = |w: &World| w.coordinator.status(id).expect("it is known").destinations[0].verdict.clone();
+    while verdict(&w).is_none() {
+        w.tick();
+    }
+    assert_eq!((verdict(&w), w.outcome(id)), (Some(Verdict::Done), None));
+    w.restart_controller();
+    w.sites[5].deaf = false;
+    assert_eq!(w.coordinator.status(id).expect("it is restored").destinations[0].moved_bytes, 100_000);
+    assert_eq!(w.run_to_end(id).destinations[0].moved_bytes, 100_000);
+}
+
 #[test]
 fn complete_destinations_need_a_hash_but_no_attempt() {
     let mut w = World::new(internet2());

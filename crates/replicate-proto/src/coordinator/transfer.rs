@@ -536,7 +536,7 @@ impl Transfer {
                 .iter()
                 .map(|d| DestinationSnapshot {
                     verified_bytes: d.bytes.shown,
-                    moved_bytes: d.bytes.moved,
+                    moved_bytes: self.moved_bytes(d),
                     level: d.level,
                     integrity: d.integrity,
                     leftover: d.leftover,
