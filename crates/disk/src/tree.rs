@@ -10,6 +10,7 @@
 pub mod arrival;
 pub mod index;
 pub mod manifest;
+pub mod metadata;
 mod names;
 pub mod publish;
 pub mod stream;
@@ -18,6 +19,7 @@ pub mod unpack;
 use crate::folder::{Folder, Links, OpenError, Place, at, secrets, shown};
 use anabranch_pieces::name;
 use anabranch_sets::filter::Filter;
+use anabranch_sets::metadata::{MetadataError, MetadataRules};
 use anabranch_sets::{Attributes, DEPTH_MAX, DIRECTORY_MODE_BITS, FILE_MODE_BITS, FileTime};
 use names::Names;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
@@ -46,6 +48,10 @@ pub struct Stat {
     pub device: u64,
     /// Names of the file.
     pub links: u32,
+    /// Number of the owner.
+    pub user: u32,
+    /// Number of the group.
+    pub group: u32,
 }
 
 impl Stat {
@@ -62,6 +68,8 @@ impl Stat {
             inode: found.stx_ino,
             device: (u64::from(found.stx_dev_major) << 32) | u64::from(found.stx_dev_minor),
             links: found.stx_nlink,
+            user: found.stx_uid,
+            group: found.stx_gid,
         }
     }
 
@@ -112,6 +120,8 @@ pub enum Problem {
     FolderChanged,
     /// A file changed each time it was read.
     FileChanged,
+    /// Its metadata is more than a transfer can take.
+    Metadata(MetadataError),
 }
 
 impl std::fmt::Display for Problem {
@@ -121,6 +131,7 @@ impl std::fmt::Display for Problem {
             Self::TooDeep => write!(f, "below {DEPTH_MAX} folders: at most so deep is read"),
             Self::FolderChanged => f.write_str("the folder changed while it was read"),
             Self::FileChanged => f.write_str("the file changed while it was read"),
+            Self::Metadata(error) => error.fmt(f),
         }
     }
 }
@@ -138,7 +149,7 @@ pub enum Skipped {
     Excluded,
 }
 
-/// A plain file that the scan found.
+/// A plain file or a symbolic link that the scan found.
 #[derive(Debug)]
 pub struct Found<'s> {
     /// Path from the root.
@@ -195,16 +206,31 @@ impl Found<'_> {
 pub trait Visitor {
     /// A folder begins; its entries follow.
     fn enter(&mut self, path: &[u8]) -> io::Result<()>;
-    /// The folder that began last ends.
-    fn leave(&mut self, path: &[u8], stat: &Stat) -> io::Result<()>;
+    /// The folder that began last ends; `folder` is its descriptor.
+    fn leave(&mut self, path: &[u8], stat: &Stat, folder: BorrowedFd<'_>) -> io::Result<()>;
     /// A plain file.
     fn file(&mut self, found: &Found<'_>) -> io::Result<()>;
     /// A symbolic link.
-    fn link(&mut self, path: &[u8], stat: &Stat, target: &[u8]) -> io::Result<()>;
+    fn link(&mut self, found: &Found<'_>, target: &[u8]) -> io::Result<()>;
     /// An entry that is passed over.
     fn skipped(&mut self, path: &[u8], why: Skipped) -> io::Result<()>;
     /// An entry that is missing from the result. An empty path is the root.
     fn problem(&mut self, path: &[u8], problem: Problem) -> io::Result<()>;
+}
+
+/// Entries of a scan, and what is read of them.
+#[derive(Copy, Clone, Debug)]
+pub struct ScanRules<'f> {
+    /// The entries.
+    pub filter: &'f Filter,
+    /// Metadata beside modes and times.
+    pub metadata: MetadataRules,
+}
+
+impl<'f> From<&'f Filter> for ScanRules<'f> {
+    fn from(filter: &'f Filter) -> Self {
+        Self { filter, metadata: MetadataRules::default() }
+    }
 }
 
 /// A tree, held by its root's descriptor.
@@ -359,7 +385,11 @@ impl<V: Visitor> Scan<'_, V> {
         if self.tree.file.is_none() && !folder.stat.is_unchanged(&now) {
             self.visitor.problem(&self.path, Problem::FolderChanged)?;
         }
-        if self.open.is_empty() { Ok(()) } else { self.visitor.leave(&self.path, &now) }
+        if self.open.is_empty() {
+            Ok(())
+        } else {
+            self.visitor.leave(&self.path, &now, folder.descriptor.as_fd())
+        }
     }
 
     /// Visits the entry at the path, which is in the folder opened last.
@@ -389,7 +419,11 @@ impl<V: Visitor> Scan<'_, V> {
                 self.visitor.skipped(&self.path, Skipped::Excluded)
             }
             FileType::Symlink => match rustix::fs::readlinkat(&folder.descriptor, name, Vec::new()) {
-                Ok(target) => self.visitor.link(&self.path, &stat, target.as_bytes()),
+                Ok(target) => {
+                    let folder = folder.descriptor.as_fd();
+                    let found = Found { path: &self.path, stat, folder, root: &self.tree.path };
+                    self.visitor.link(&found, target.as_bytes())
+                }
                 Err(errno) => self.visitor.problem(&self.path, Problem::Unreadable(errno.into())),
             },
             _ => self.visitor.skipped(&self.path, Skipped::Special),

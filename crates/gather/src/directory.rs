@@ -26,6 +26,7 @@ use anabranch_pieces::name::normal_entry;
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Filter;
+use anabranch_sets::metadata::MetadataRules;
 use anabranch_sets::publication::Publication;
 use anabranch_units::Duration;
 use anabranch_units::text::printable;
@@ -244,6 +245,8 @@ impl<'a> GetDirectory<'a> {
             backup: self.target.backup.clone(),
             publication: self.target.publication,
             filter: Arc::clone(&self.target.filter),
+            // Servers list modes and times only.
+            metadata: MetadataRules::default(),
         }
     }
 

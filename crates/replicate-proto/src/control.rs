@@ -14,6 +14,7 @@ use anabranch_sets::comparison::{Comparison, NAMED_BYTES_MAX};
 use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
 use anabranch_sets::folding::{Collisions, Folding};
+use anabranch_sets::metadata::MetadataRules;
 use anabranch_sets::publication::Publication;
 use anabranch_units::{BitRate, LinkId, SiteId};
 use serde::{Deserialize, Serialize};
@@ -186,17 +187,21 @@ pub struct DirectoryRules {
     /// How entries get their names at the destinations.
     #[serde(skip_serializing_if = "Publication::is_each")]
     pub publish: Publication,
+    /// Metadata that is sent beside modes and times.
+    #[serde(skip_serializing_if = "MetadataRules::is_none")]
+    pub metadata: MetadataRules,
 }
 
 impl DirectoryRules {
-    /// Returns true if everything is sent, each entry gets its own name, and nothing is deleted or
-    /// moved.
+    /// Returns true if all entries are sent with modes and times only, each one gets its own name,
+    /// and nothing is deleted or moved.
     pub fn is_open(&self) -> bool {
         self.filter.is_open()
             && self.delete.is_none()
             && self.backup.is_none()
             && !self.compare
             && self.publish.is_each()
+            && self.metadata.is_none()
     }
 
     /// Bytes of all texts.

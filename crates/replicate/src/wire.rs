@@ -165,7 +165,8 @@ pub struct SubmitRequest {
     /// Rules of a directory: `filter` (which entries are sent), `delete` (limit of the entries to
     /// delete, as in `10%` or `500`; nothing is deleted without it), `backup` (directory to which
     /// deleted and overwritten entries are moved), `compare` (true to compare, and to write
-    /// nothing).
+    /// nothing), `publish` (`each`, `snapshot` or `snapshot keep=COUNT`), `metadata` (an object:
+    /// `owners` is `names` or `numbers`, `xattrs` is true to take extended attributes).
     #[serde(default)]
     #[schema(value_type = Object)]
     pub rules: DirectoryRules,

@@ -11,7 +11,7 @@ fn entry(number: u64) -> Result<Entry, Box<dyn std::error::Error>> {
     let attributes = Attributes { mode: 0o644, modified: FileTime::new(1_700_000_000, number)? };
     let content = FileHash([number.to_le_bytes()[0]; 32]);
     let kind = Kind::File { attributes, size_bytes: 16_384, content };
-    Ok(Entry { name: Name::new(format!("part-{number:08}.parquet").as_bytes())?, kind })
+    Ok(Entry::new(Name::new(format!("part-{number:08}.parquet").as_bytes())?, kind))
 }
 
 fn manifest(
@@ -34,7 +34,7 @@ fn manifest(
         builder.leave(root, out)?;
     }
     println!("{directories} directories: the builder held {held} bytes at most");
-    Ok(builder.finish(Some(root), out)?)
+    Ok(builder.finish(Some(root.into()), out)?)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -6,7 +6,7 @@
 //! Leaves out: where the nodes are kept. Read [`Builder`] first.
 
 use crate::DEPTH_MAX;
-use crate::entry::{Attributes, DIRECTORY_MODE_BITS, Entry, EntryError, Kind, Name, NodeHash};
+use crate::entry::{AllAttributes, DIRECTORY_MODE_BITS, Entry, EntryError, Kind, Name, NodeHash};
 use crate::node::{self, Child, Snapshot};
 
 /// Why an entry cannot be added.
@@ -88,7 +88,7 @@ impl Levels {
     }
 
     fn add(&mut self, entry: &Entry, out: &mut impl FnMut(NodeHash, &[u8])) -> Result<(), BuildError> {
-        entry.kind.check()?;
+        entry.check()?;
         self.check_order(&entry.name)?;
         let leaf = &mut self.0[0];
         let mut items = std::mem::take(&mut leaf.items);
@@ -164,7 +164,7 @@ impl Levels {
 /// let mut builder = Builder::new();
 /// builder.enter(Name::new(b"empty")?)?;
 /// builder.leave(attributes, &mut out)?;
-/// let id = builder.finish(Some(attributes), &mut out)?;
+/// let id = builder.finish(Some(attributes.into()), &mut out)?;
 /// assert!(nodes.contains_key(&id) && nodes.len() == 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -217,13 +217,14 @@ impl Builder {
     /// Panics: if none is open, a mistake of the caller.
     pub fn leave(
         &mut self,
-        attributes: Attributes,
+        attributes: impl Into<AllAttributes>,
         out: &mut impl FnMut(NodeHash, &[u8]),
     ) -> Result<(), BuildError> {
+        let AllAttributes { attributes, metadata } = attributes.into();
         attributes.check(DIRECTORY_MODE_BITS)?;
         let (name, levels) = self.open.pop().expect("each leave has its enter");
         let tree = levels.finish(out);
-        self.add(&Entry { name, kind: Kind::Directory { attributes, tree } }, out)
+        self.add(&Entry { name, kind: Kind::Directory { attributes, tree }, metadata }, out)
     }
 
     /// Ends the snapshot, and returns its id. `root` has the root directory's attributes, and is
@@ -233,12 +234,12 @@ impl Builder {
     /// Panics: if a directory is open, a mistake of the caller.
     pub fn finish(
         self,
-        root: Option<Attributes>,
+        root: Option<AllAttributes>,
         out: &mut impl FnMut(NodeHash, &[u8]),
     ) -> Result<NodeHash, BuildError> {
         assert!(self.open.is_empty(), "each enter has its leave");
-        if let Some(root) = root {
-            root.check(DIRECTORY_MODE_BITS)?;
+        if let Some(AllAttributes { attributes, .. }) = &root {
+            attributes.check(DIRECTORY_MODE_BITS)?;
         }
         let snapshot = Snapshot { root, tree: self.root.finish(out) };
         let bytes = snapshot.encode();

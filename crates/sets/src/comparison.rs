@@ -7,6 +7,7 @@ use crate::deletes::is_in_scope;
 use crate::difference::{Change, Difference};
 use crate::entry::{Kind, NodeHash};
 use crate::filter::Filter;
+use crate::metadata::OwnersThere;
 use crate::renames::Renames;
 use anabranch_units::text::printable;
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,8 @@ pub struct Comparison {
 impl Comparison {
     /// Compares the manifest `after` of a source with the manifest `before` of a destination;
     /// without `before` the destination has no entry. Surplus entries count as far as `scope`
-    /// includes them; without `scope` they do not count. Leaves [`Comparison::content_bytes`] at 0.
+    /// includes them; without `scope` they do not count. Owners of the source count as equal to the
+    /// accounts that `owners` gives them there. Leaves [`Comparison::content_bytes`] at 0.
     ///
     /// Errors: [`ReadError`]: a node of either manifest is missing or wrong.
     /// Cost: two readings of the difference; memory for the paths of missing and surplus files, at
@@ -79,6 +81,7 @@ impl Comparison {
         (mut before_nodes, before): (impl Store, Option<NodeHash>),
         (mut after_nodes, after): (impl Store, NodeHash),
         scope: Option<&Filter>,
+        owners: OwnersThere<'_>,
     ) -> Result<Self, ReadError> {
         let mut counted = Self { surplus: scope.map(|_| 0), ..Self::default() };
         let mut renames = Renames::default();
@@ -86,7 +89,7 @@ impl Comparison {
             Change::Removed { path, entry } => {
                 scope.is_some_and(|scope| is_in_scope(scope, path, &entry.kind))
             }
-            _ => true,
+            change => !change.has_equal_owners(owners),
         };
         let mut each = |take: &mut dyn FnMut(Change)| -> Result<(), ReadError> {
             let nodes = Both(&mut before_nodes, &mut after_nodes);

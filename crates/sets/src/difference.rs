@@ -9,7 +9,8 @@
 
 use crate::DEPTH_MAX;
 use crate::cursor::{Cursor, Peeked, ReadError, Store, fetch};
-use crate::entry::{Attributes, Entry, Kind, NodeHash};
+use crate::entry::{AllAttributes, Entry, Kind, NodeHash};
+use crate::metadata::{Metadata, OwnersThere};
 use crate::node::Snapshot;
 
 /// One changed entry. Paths are names joined by slashes.
@@ -18,9 +19,9 @@ pub enum Change {
     /// Attributes of the root directory changed; `None` for a snapshot of a single file.
     Root {
         /// The attributes before.
-        before: Option<Attributes>,
+        before: Option<AllAttributes>,
         /// The attributes after.
-        after: Option<Attributes>,
+        after: Option<AllAttributes>,
     },
     /// An entry is new.
     Added {
@@ -66,6 +67,33 @@ impl Change {
             }
             Self::Added { .. } | Self::Removed { .. } | Self::Renamed { .. } => false,
         }
+    }
+
+    /// Returns true if nothing but owners differs, and the source's owners are at the destination
+    /// the accounts that its entries have. The destination's entry is the one before.
+    pub fn has_equal_owners(&self, owners: OwnersThere<'_>) -> bool {
+        let (before, after) = match self {
+            Self::Root { before: Some(before), after: Some(after) } => {
+                if before.attributes != after.attributes {
+                    return false;
+                }
+                (&before.metadata, &after.metadata)
+            }
+            Self::Changed { before, after, .. } => {
+                let is_equal = match (&before.kind, &after.kind) {
+                    (Kind::Directory { attributes, .. }, Kind::Directory { attributes: theirs, .. }) => {
+                        attributes == theirs
+                    }
+                    (before, after) => before == after,
+                };
+                if !is_equal {
+                    return false;
+                }
+                (&before.metadata, &after.metadata)
+            }
+            _ => return false,
+        };
+        Metadata::is_equal_there(before.as_deref(), after.as_deref(), owners)
     }
 }
 
@@ -203,7 +231,7 @@ impl<S: Store> Difference<S> {
         let new = fetch(&mut self.store, &after, Snapshot::decode)?;
         self.nodes_read += 1 + u64::from(old.is_some());
         self.snapshots = None;
-        let tree = old.map(|old| old.tree);
+        let tree = old.as_ref().map(|old| old.tree);
         if tree != Some(new.tree) {
             self.open.push(Pair {
                 before: Cursor::new(tree),
@@ -244,7 +272,7 @@ impl<S: Store> Difference<S> {
         check_link(&path, &after)?;
         let is_content_only = match (&before.kind, &after.kind) {
             (Kind::Directory { attributes, .. }, Kind::Directory { attributes: theirs, .. }) => {
-                attributes == theirs
+                attributes == theirs && before.metadata == after.metadata
             }
             _ => false,
         };

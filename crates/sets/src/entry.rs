@@ -3,8 +3,10 @@
 //! Names and link targets are bytes: a file system need not hold UTF-8. Every constructor refuses
 //! a value that no entry of a Unix file system has.
 //!
-//! Leaves out: owners, extended attributes and access lists. Read [`Entry`] first.
+//! Leaves out: owners and extended attributes, which a transfer takes on request
+//! ([`crate::metadata`]). Read [`Entry`] first.
 
+use crate::metadata::{Metadata, MetadataError};
 use anabranch_pieces::FileHash;
 
 /// Maximum bytes of a name, as usual file systems have it (`NAME_MAX`).
@@ -51,6 +53,10 @@ pub enum EntryError {
         /// The nanoseconds.
         nanos: u64,
     },
+    /// A value cannot be metadata.
+    Metadata(MetadataError),
+    /// A hard link has metadata, which its file has, or a symbolic link has extended attributes.
+    MetadataOfLink,
 }
 
 impl std::fmt::Display for EntryError {
@@ -71,10 +77,18 @@ impl std::fmt::Display for EntryError {
             Self::Nanoseconds { nanos } => {
                 write!(f, "{nanos} nanoseconds of a second: must be below {NANOS}")
             }
+            Self::Metadata(error) => error.fmt(f),
+            Self::MetadataOfLink => f.write_str("a link has metadata that no link can have"),
         }
     }
 }
 impl std::error::Error for EntryError {}
+
+impl From<MetadataError> for EntryError {
+    fn from(error: MetadataError) -> Self {
+        Self::Metadata(error)
+    }
+}
 
 /// Name of an entry in its directory.
 ///
@@ -216,6 +230,21 @@ impl Attributes {
     }
 }
 
+/// Attributes of an entry, with the metadata that its transfer takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllAttributes {
+    /// Mode and time.
+    pub attributes: Attributes,
+    /// Owner and extended attributes; `None` if there are none, or none are taken.
+    pub metadata: Option<Box<Metadata>>,
+}
+
+impl From<Attributes> for AllAttributes {
+    fn from(attributes: Attributes) -> Self {
+        Self { attributes, metadata: None }
+    }
+}
+
 /// Hash of a manifest's node, separate from the hashes of contents.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeHash(pub [u8; 32]);
@@ -301,4 +330,27 @@ pub struct Entry {
     pub name: Name,
     /// Its kind and attributes.
     pub kind: Kind,
+    /// Owner and extended attributes; `None` if there are none, or none are taken.
+    pub metadata: Option<Box<Metadata>>,
+}
+
+impl Entry {
+    /// The entry without metadata.
+    pub fn new(name: Name, kind: Kind) -> Self {
+        Self { name, kind, metadata: None }
+    }
+
+    /// Checks the mode, and that the metadata can be of this kind of entry.
+    ///
+    /// Errors: see [`Kind::check`]; metadata of a hard link, extended attributes of a symbolic one.
+    pub fn check(&self) -> Result<(), EntryError> {
+        self.kind.check()?;
+        match (&self.kind, &self.metadata) {
+            (Kind::HardLink { .. }, Some(_)) => Err(EntryError::MetadataOfLink),
+            (Kind::SymbolicLink { .. }, Some(metadata)) if !metadata.xattrs().is_empty() => {
+                Err(EntryError::MetadataOfLink)
+            }
+            _ => Ok(()),
+        }
+    }
 }

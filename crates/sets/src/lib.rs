@@ -21,6 +21,7 @@ pub mod filter;
 pub mod folding;
 pub mod glob;
 pub mod layout;
+pub mod metadata;
 mod node;
 pub mod publication;
 mod renames;
@@ -31,8 +32,8 @@ pub use builder::{BuildError, Builder};
 pub use cursor::{ReadError, Store, TreeError};
 pub use difference::{Change, Difference};
 pub use entry::{
-    Attributes, DIRECTORY_MODE_BITS, Entry, EntryError, FILE_MODE_BITS, FileTime, Kind, LinkPath,
-    NAME_BYTES_MAX, Name, NodeHash, PATH_BYTES_MAX, Target, compare_paths,
+    AllAttributes, Attributes, DIRECTORY_MODE_BITS, Entry, EntryError, FILE_MODE_BITS, FileTime, Kind,
+    LinkPath, NAME_BYTES_MAX, Name, NodeHash, PATH_BYTES_MAX, Target, compare_paths,
 };
 pub use node::{
     Child, ITEM_BYTES_CUT, ITEMS_MAX, ITEMS_MIN, Items, LEVEL_MAX, NODE_BYTES_MAX, Node, NodeError, Snapshot,

@@ -9,20 +9,29 @@
 //!
 //! Encoding: a format byte, the level, the number of items, the items. Integers are LEB128 in their
 //! shortest form. A name is the length of the prefix that it shares with the name before it, and
-//! the rest. Equal nodes have equal bytes: [`Node::decode`] refuses any other encoding.
+//! the rest. Metadata follows an entry whose kind says so. Equal nodes have equal bytes:
+//! [`Node::decode`] refuses any other encoding.
 //!
 //! Leaves out: reading a tree from node to node (`crate::cursor`). Read [`Node`] and [`ends_node`]
 //! first.
 
+mod metadata;
+
 use crate::entry::{
-    Attributes, DIRECTORY_MODE_BITS, Entry, EntryError, FileTime, Kind, LinkPath, Name, NodeHash, Target,
+    AllAttributes, Attributes, DIRECTORY_MODE_BITS, Entry, EntryError, FileTime, Kind, LinkPath, Name,
+    NodeHash, Target,
 };
 use anabranch_pieces::FileHash;
+use metadata::put_metadata;
 
 /// First byte of every node.
 const FORMAT: u8 = 1;
 /// Level byte of a snapshot's node.
 const SNAPSHOT: u8 = 255;
+/// Bit of the kind of an entry that has metadata.
+const WITH_METADATA: u8 = 4;
+/// Flag of a snapshot's root that has metadata.
+const ROOT_WITH_METADATA: u8 = 2;
 /// Maximum level of an index: 64 items a node at least, so 64^8 leaves.
 pub const LEVEL_MAX: u8 = 8;
 /// Fewest items at which a name may end a node.
@@ -211,27 +220,31 @@ fn put_name(to: &mut Vec<u8>, before: &[u8], name: &[u8]) {
 /// Adds an entry that follows the name `before` (empty for the first one).
 pub(crate) fn put_entry(to: &mut Vec<u8>, before: &[u8], entry: &Entry) {
     put_name(to, before, entry.name.as_bytes());
+    let with_metadata = if entry.metadata.is_some() { WITH_METADATA } else { 0 };
     match &entry.kind {
         Kind::File { attributes, size_bytes, content } => {
-            to.push(0);
+            to.push(with_metadata);
             put_attributes(to, *attributes);
             put_number(to, *size_bytes);
             to.extend_from_slice(&content.0);
         }
         Kind::Directory { attributes, tree } => {
-            to.push(1);
+            to.push(1 | with_metadata);
             put_attributes(to, *attributes);
             to.extend_from_slice(&tree.0);
         }
         Kind::SymbolicLink { modified, target } => {
-            to.push(2);
+            to.push(2 | with_metadata);
             put_time(to, *modified);
             put_bytes(to, target.as_bytes());
         }
         Kind::HardLink { path } => {
-            to.push(3);
+            to.push(3 | with_metadata);
             put_bytes(to, path.as_bytes());
         }
+    }
+    if let Some(metadata) = &entry.metadata {
+        put_metadata(to, metadata);
     }
 }
 
@@ -320,8 +333,18 @@ impl<'b> Input<'b> {
         Ok(Name::new(&[prefix, rest].concat())?)
     }
 
-    fn kind(&mut self) -> Result<Kind, NodeError> {
-        let kind = match self.byte()? {
+    /// Reads an entry behind its name.
+    fn entry(&mut self, name: Name) -> Result<Entry, NodeError> {
+        let number = self.byte()?;
+        let kind = self.kind(number)?;
+        let metadata = if number & WITH_METADATA == 0 { None } else { Some(self.metadata()?) };
+        let entry = Entry { name, kind, metadata };
+        entry.check()?;
+        Ok(entry)
+    }
+
+    fn kind(&mut self, number: u8) -> Result<Kind, NodeError> {
+        Ok(match number & !WITH_METADATA {
             0 => Kind::File {
                 attributes: self.attributes()?,
                 size_bytes: self.number()?,
@@ -330,10 +353,8 @@ impl<'b> Input<'b> {
             1 => Kind::Directory { attributes: self.attributes()?, tree: NodeHash(self.hash()?) },
             2 => Kind::SymbolicLink { modified: self.time()?, target: Target::new(self.bytes()?)? },
             3 => Kind::HardLink { path: LinkPath::new(self.bytes()?)? },
-            got => return Err(NodeError::Kind { got }),
-        };
-        kind.check()?;
-        Ok(kind)
+            _ => return Err(NodeError::Kind { got: number }),
+        })
     }
 
     /// Reads `count` items of a node; returns them, and whether the last name ends the node.
@@ -391,7 +412,7 @@ impl Node {
             usize::try_from(items).ok().filter(|count| *count <= ITEMS_MAX && (*count > 0 || level == 0));
         let count = count.ok_or(NodeError::Items { items })?;
         let (items, is_cut) = if level == 0 {
-            let read = |input: &mut Input<'_>, name| Ok(Entry { name, kind: input.kind()? });
+            let read = |input: &mut Input<'_>, name| input.entry(name);
             let (entries, is_cut) = input.items(level, count, read, |entry: &Entry| &entry.name)?;
             (Items::Leaf(entries), is_cut)
         } else {
@@ -428,11 +449,11 @@ impl Node {
 }
 
 /// The node that identifies a snapshot: its hash is the snapshot's id.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Attributes of the root directory; `None` for a snapshot of a single file, which is the only
     /// entry of the tree.
-    pub root: Option<Attributes>,
+    pub root: Option<AllAttributes>,
     /// Root node of the entries.
     pub tree: NodeHash,
 }
@@ -448,11 +469,15 @@ impl Snapshot {
         }
         let root = match input.byte()? {
             0 => None,
-            1 => Some(input.attributes()?),
+            1 => Some(input.attributes()?.into()),
+            ROOT_WITH_METADATA => {
+                let attributes = input.attributes()?;
+                Some(AllAttributes { attributes, metadata: Some(input.metadata()?) })
+            }
             got => return Err(NodeError::Kind { got }),
         };
-        if let Some(root) = root {
-            root.check(DIRECTORY_MODE_BITS)?;
+        if let Some(AllAttributes { attributes, .. }) = &root {
+            attributes.check(DIRECTORY_MODE_BITS)?;
         }
         let snapshot = Self { root, tree: NodeHash(input.hash()?) };
         input.end()?;
@@ -461,9 +486,16 @@ impl Snapshot {
 
     /// The bytes of the node.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![FORMAT, SNAPSHOT, u8::from(self.root.is_some())];
-        if let Some(root) = self.root {
-            put_attributes(&mut bytes, root);
+        let mut bytes = vec![FORMAT, SNAPSHOT];
+        match &self.root {
+            None => bytes.push(0),
+            Some(AllAttributes { attributes, metadata }) => {
+                bytes.push(if metadata.is_some() { ROOT_WITH_METADATA } else { 1 });
+                put_attributes(&mut bytes, *attributes);
+                if let Some(metadata) = metadata {
+                    put_metadata(&mut bytes, metadata);
+                }
+            }
         }
         bytes.extend_from_slice(&self.tree.0);
         bytes

@@ -1,6 +1,7 @@
 //! Random trees for tests, and their manifests.
 
-use crate::{Attributes, Builder, Entry, FileTime, Kind, LinkPath, Name, NodeHash, Target};
+use crate::metadata::{Account, Metadata, Ownership, Xattr};
+use crate::{AllAttributes, Attributes, Builder, Entry, FileTime, Kind, LinkPath, Name, NodeHash, Target};
 use anabranch_pieces::FileHash;
 use anabranch_units::{RandomStream, Seed};
 use std::collections::BTreeMap;
@@ -107,16 +108,63 @@ pub(crate) fn draws(name: &str, id: u64) -> RandomStream {
     Seed::new(54).stream(name, id)
 }
 
-fn add_all(builder: &mut Builder, tree: &BTreeMap<Name, Tree>, out: &mut impl FnMut(NodeHash, &[u8])) {
+/// Random metadata: an owner, attributes, both or nothing.
+pub(crate) fn metadata(draws: &mut RandomStream, has_xattrs: bool) -> Option<Box<Metadata>> {
+    let mut account = || {
+        let number = u32::try_from(draws.below(1 << 20)).expect("20 bits");
+        let name = ["", "alice", "b\u{f6}b"][draws.below(3) as usize];
+        Account::new(number, (!name.is_empty()).then_some(name)).expect("a name of the test")
+    };
+    let owner = Ownership { user: account(), group: account() };
+    let owner = (draws.below(2) == 0).then_some(owner);
+    let names = ["system.posix_acl_access", "user.a", "user.a.b", "user.\u{fc}"];
+    let mut xattrs = Vec::new();
+    for name in names.iter().filter(|_| has_xattrs) {
+        if draws.below(3) == 0 {
+            let value = vec![0xa5; draws.below(300) as usize];
+            xattrs.push(Xattr::new(name.as_bytes(), &value).expect("a name of the test"));
+        }
+    }
+    Metadata::new(owner, xattrs).expect("sorted names and few bytes")
+}
+
+/// Finds the metadata of an entry by its name.
+pub(crate) type FindMetadata = fn(&Name, &Kind) -> Option<Box<Metadata>>;
+
+fn no_metadata(_: &Name, _: &Kind) -> Option<Box<Metadata>> {
+    None
+}
+
+/// Metadata that an entry's name determines.
+pub(crate) fn metadata_by_name(name: &Name, kind: &Kind) -> Option<Box<Metadata>> {
+    let id = anabranch_units::fnv1a(name.as_bytes().iter().copied());
+    match kind {
+        Kind::HardLink { .. } => None,
+        Kind::SymbolicLink { .. } => metadata(&mut draws("metadata", id), false),
+        Kind::File { .. } | Kind::Directory { .. } => metadata(&mut draws("metadata", id), true),
+    }
+}
+
+fn add_all(
+    builder: &mut Builder,
+    tree: &BTreeMap<Name, Tree>,
+    find: FindMetadata,
+    out: &mut impl FnMut(NodeHash, &[u8]),
+) {
     for (name, child) in tree {
         match child {
             Tree::Leaf(kind) => {
-                builder.add(&Entry { name: name.clone(), kind: kind.clone() }, out).expect("names in order");
+                let metadata = find(name, kind);
+                let entry = Entry { name: name.clone(), kind: kind.clone(), metadata };
+                builder.add(&entry, out).expect("names in order");
             }
             Tree::Directory(attributes, below) => {
                 builder.enter(name.clone()).expect("names in order");
-                add_all(builder, below, out);
-                builder.leave(*attributes, out).expect("a mode of the test");
+                add_all(builder, below, find, out);
+                let attributes = *attributes;
+                let kind = Kind::Directory { attributes, tree: NodeHash([0; 32]) };
+                let all = AllAttributes { attributes, metadata: find(name, &kind) };
+                builder.leave(all, out).expect("a mode of the test");
             }
         }
     }
@@ -124,12 +172,20 @@ fn add_all(builder: &mut Builder, tree: &BTreeMap<Name, Tree>, out: &mut impl Fn
 
 /// Adds the manifest of a tree to `nodes`, and returns its snapshot's id.
 pub(crate) fn manifest(tree: &BTreeMap<Name, Tree>, nodes: &mut Nodes) -> NodeHash {
+    manifest_with(tree, no_metadata, nodes)
+}
+
+/// Does the same as [`manifest`], with metadata.
+pub(crate) fn manifest_with(tree: &BTreeMap<Name, Tree>, find: FindMetadata, nodes: &mut Nodes) -> NodeHash {
     let mut out = |hash, node: &[u8]| {
         nodes.insert(hash, node.to_vec());
     };
     let mut builder = Builder::new();
-    add_all(&mut builder, tree, &mut out);
-    builder.finish(Some(attributes(0o755, 0)), &mut out).expect("a mode of the test")
+    add_all(&mut builder, tree, find, &mut out);
+    let attributes = attributes(0o755, 0);
+    let root = Kind::Directory { attributes, tree: NodeHash([0; 32]) };
+    let metadata = find(&name("root"), &root);
+    builder.finish(Some(AllAttributes { attributes, metadata }), &mut out).expect("a mode of the test")
 }
 
 /// Entries by path. A directory's hash is left out: its entries are listed themselves.

@@ -10,7 +10,7 @@ use super::index::{Index, Origin};
 use super::publish::{NextTree, check, has_snapshots, settle};
 use super::stream::{LocalContent, Manifest, TreeStream, head_bytes};
 use super::unpack::{Backup, UnpackError, Unpacked, Unpacker, note_broken_off};
-use super::{Stat, folder_around, tree_at};
+use super::{ScanRules, Stat, folder_around, metadata, tree_at};
 use crate::folder::{Folder, Name, OpenError, Place, at, remove, shown};
 use crate::partial::{FinishError, PartialFile};
 use anabranch_pieces::{ByteRange, PieceHasher, RangeSet};
@@ -18,6 +18,7 @@ use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::{MaxDelete, Surplus};
 use anabranch_sets::filter::Filter;
 use anabranch_sets::folding::Folding;
+use anabranch_sets::metadata::MetadataRules;
 use anabranch_sets::publication::{BACKUP_OF_SNAPSHOT, Publication};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
@@ -62,6 +63,8 @@ pub struct Destination<'a> {
     pub memory_max: u64,
     /// How entries get their names.
     pub publication: Publication,
+    /// Metadata that entries get beside modes and times.
+    pub metadata: MetadataRules,
 }
 
 impl Destination<'_> {
@@ -139,6 +142,7 @@ impl Destination<'_> {
             backup: None,
             unsettled: self.unsettled,
             filter: self.filter,
+            metadata: self.metadata,
             is_shared: true,
         };
         let done = unpacker.run(next.root()?, place.path(), self.local)?;
@@ -175,6 +179,7 @@ impl Destination<'_> {
             backup: backup.as_ref(),
             unsettled: self.unsettled,
             filter: self.filter,
+            metadata: self.metadata,
             is_shared: has_snapshots(place)?,
         };
         let done = unpacker.run(root, place.path(), local)?;
@@ -295,7 +300,7 @@ fn made(place: &Place) -> io::Result<OwnedFd> {
 /// if there is no directory. Entries that cannot be read count as missing.
 ///
 /// Errors: see [`TreeStream::scan_included`].
-fn scanned(place: &Place, filter: &Filter, memory_max: u64) -> io::Result<Option<TreeStream>> {
+fn scanned(place: &Place, rules: ScanRules<'_>, memory_max: u64) -> io::Result<Option<TreeStream>> {
     let tree = match tree_at(place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -303,7 +308,7 @@ fn scanned(place: &Place, filter: &Filter, memory_max: u64) -> io::Result<Option
     let root = tree.root()?.expect("a directory has a root");
     let index = place.working_path("index").and_then(|path| Index::open(&path, &root));
     let index = index.inspect_err(|error| tracing::warn!("every file is read: {error}")).ok();
-    let (found, scan) = TreeStream::scan_included(&tree, filter, index.as_ref(), memory_max)?;
+    let (found, scan) = TreeStream::scan_included(&tree, rules, index.as_ref(), memory_max)?;
     if let Some(problem) = scan.problem {
         tracing::warn!("{problem}: counts as missing here");
     }
@@ -355,6 +360,8 @@ pub struct CopyRules {
     pub backup: Option<PathBuf>,
     /// How entries get their names.
     pub publication: Publication,
+    /// Metadata that entries get beside modes and times.
+    pub metadata: MetadataRules,
     /// The entries that are copied. Entries that it excludes by their paths are left alone.
     pub filter: Arc<Filter>,
 }
@@ -541,13 +548,15 @@ pub fn compare(
     let before = match path.symlink_metadata() {
         // Missing parent folders are not created.
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        _ => scanned(&Place::of(path)?, &of_paths, memory_max)?,
+        _ => {
+            scanned(&Place::of(path)?, ScanRules { filter: &of_paths, metadata: rules.metadata }, memory_max)?
+        }
     };
     if rules.delete.is_some() {
         surplus(path, before.as_ref(), &manifest, rules)?;
     }
     let scope = rules.filter.beyond_paths().is_none().then_some(&of_paths);
-    manifest.compare(before.as_ref(), scope).map_err(io::Error::other)
+    manifest.compare(before.as_ref(), scope, rules.metadata.owners).map_err(io::Error::other)
 }
 
 /// A directory while its stream arrives. The received bytes stay if the value is dropped before the
@@ -578,7 +587,8 @@ impl Arrival {
     ///
     /// Errors: the system's; another process writes the directory; another kind of file has its
     /// name; the rules allow fewer deletes, or none with their filter; the backup overlaps, or is
-    /// on another file system; the directory cannot be published by these rules ([`check`]).
+    /// on another file system; the directory cannot be published by these rules ([`check`]), or
+    /// cannot get their metadata.
     pub fn open(
         place: Place,
         snapshot: Snapshot,
@@ -593,11 +603,13 @@ impl Arrival {
             check_backup(place.path(), backup)?;
         }
         check(&place, rules.publication)?;
+        metadata::check(&place, rules.metadata)?;
         let mut stream = PartialFile::open_stream(place.clone(), snapshot.length_bytes, 0)?;
         // Before the scan: links of a publication that broke off change the times of all files.
         settle(&place)?;
         let of_paths = rules.filter.of_paths();
-        let before = scanned(&place, &of_paths, memory_max)?;
+        let scan_rules = ScanRules { filter: &of_paths, metadata: rules.metadata };
+        let before = scanned(&place, scan_rules, memory_max)?;
         if let Some(found) = before.as_ref().filter(|before| before.manifest().id().0 == snapshot.id) {
             end_broken_off(&place, found, memory_max)?;
             stream.forget()?;
@@ -732,6 +744,7 @@ impl Arrival {
             filter: Some(of_paths),
             memory_max,
             publication: rules.publication,
+            metadata: rules.metadata,
         };
         stream.finish_directory(snapshot.length_bytes, |stream| destination.write(stream, manifest))
     }
@@ -740,7 +753,8 @@ impl Arrival {
     ///
     /// Errors: see [`Arrival::open`].
     pub fn again(&mut self) -> io::Result<()> {
-        self.before = scanned(&self.place, &self.of_paths, self.memory_max)?;
+        let scan_rules = ScanRules { filter: &self.of_paths, metadata: self.rules.metadata };
+        self.before = scanned(&self.place, scan_rules, self.memory_max)?;
         let Some(wanted) = self.wanted.take() else { return Ok(()) };
         self.write_head(wanted.head())?;
         let surplus = self.surplus_of(&wanted)?;

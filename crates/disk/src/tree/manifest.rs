@@ -4,14 +4,18 @@
 //! [`read`] first.
 
 use super::index::{Index, Lookups};
-use super::{Found, Problem, Skipped, Stat, Tree, Visitor, name_of};
+use super::metadata::Reader;
+use super::{Found, Problem, ScanRules, Skipped, Stat, Tree, Visitor, name_of};
 use crate::folder::OpenError;
 use anabranch_pieces::FileHash;
 use anabranch_pieces::blocks::{self, BlockHasher, has_blocks};
-use anabranch_sets::filter::Filter;
-use anabranch_sets::{Builder, Entry, Kind, LinkPath, Name, NodeHash, Target};
+use anabranch_sets::metadata::Metadata;
+use anabranch_sets::{AllAttributes, Builder, Entry, Kind, LinkPath, Name, NodeHash, Target};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::SystemTime;
 
 /// Bytes that are read at once.
@@ -91,14 +95,15 @@ pub struct Snapshot {
 /// root.
 ///
 /// Errors: the root or the index cannot be read. Other problems are reported and counted.
-pub fn read(
+pub fn read<'r>(
     tree: &Tree,
-    filter: &Filter,
+    rules: impl Into<ScanRules<'r>>,
     index: Option<&Index>,
     out: &mut impl FnMut(NodeHash, &[u8]),
     report: &mut impl FnMut(&[u8], &Problem),
 ) -> io::Result<Snapshot> {
-    read_with_blocks(tree, filter, index, Outputs { nodes: out, blocks: &mut |_| {} }, report)
+    let outputs = Outputs { nodes: out, blocks: &mut |_| {} };
+    read_with_blocks(tree, rules.into(), index, outputs, report)
 }
 
 /// Receivers of a manifest's parts.
@@ -114,27 +119,28 @@ pub(super) struct Outputs<'o, O> {
 /// Errors: see [`read`].
 pub(super) fn read_with_blocks<O: FnMut(NodeHash, &[u8])>(
     tree: &Tree,
-    filter: &Filter,
+    rules: ScanRules<'_>,
     index: Option<&Index>,
     out: Outputs<'_, O>,
     report: &mut impl FnMut(&[u8], &Problem),
 ) -> io::Result<Snapshot> {
-    let is_whole = filter.is_open();
+    let is_whole = rules.filter.is_open();
     match index {
-        None => build(tree, filter, None, out, report),
-        Some(index) => index.with(is_whole, |lookups| build(tree, filter, Some(lookups), out, report)),
+        None => build(tree, rules, None, out, report),
+        Some(index) => index.with(is_whole, |lookups| build(tree, rules, Some(lookups), out, report)),
     }
 }
 
 fn build<O: FnMut(NodeHash, &[u8])>(
     tree: &Tree,
-    filter: &Filter,
+    rules: ScanRules<'_>,
     lookups: Option<&mut Lookups<'_>>,
     Outputs { nodes: out, blocks: blocks_out }: Outputs<'_, O>,
     report: &mut impl FnMut(&[u8], &Problem),
 ) -> io::Result<Snapshot> {
     let mut maker = Maker {
         builder: Builder::new(),
+        metadata: Reader::new(rules.metadata),
         lookups,
         linked: BTreeMap::new(),
         counts: Counts::default(),
@@ -143,11 +149,16 @@ fn build<O: FnMut(NodeHash, &[u8])>(
         blocks_out,
         report,
     };
-    tree.scan(filter, &mut maker)?;
-    let root = tree.root()?;
+    tree.scan(rules.filter, &mut maker)?;
+    let root = match tree.root()? {
+        Some(root) => {
+            let metadata = maker.directory_metadata(b"", &root, tree.descriptor.as_fd())?;
+            Some(AllAttributes { attributes: root.directory_attributes(), metadata })
+        }
+        None => None,
+    };
     let Maker { builder, counts, .. } = maker;
-    let attributes = root.map(|root| root.directory_attributes());
-    let id = builder.finish(attributes, out).map_err(io::Error::other)?;
+    let id = builder.finish(root, out).map_err(io::Error::other)?;
     Ok(Snapshot { id, counts })
 }
 
@@ -160,6 +171,7 @@ struct Linked {
 /// Builds a manifest from the entries of a scan.
 struct Maker<'m, 'i, O, R> {
     builder: Builder,
+    metadata: Reader,
     lookups: Option<&'m mut Lookups<'i>>,
     /// By device and inode: btrfs subvolumes and overlays repeat inodes.
     linked: BTreeMap<(u64, u64), Linked>,
@@ -218,9 +230,22 @@ enum Unhashed {
 }
 
 impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Maker<'_, '_, O, R> {
-    fn add(&mut self, path: &[u8], kind: Kind) -> io::Result<()> {
+    fn add(&mut self, path: &[u8], kind: Kind, metadata: Option<Box<Metadata>>) -> io::Result<()> {
         let name = Name::new(name_of(path)).map_err(io::Error::other)?;
-        self.builder.add(&Entry { name, kind }, self.out).map_err(io::Error::other)
+        self.builder.add(&Entry { name, kind, metadata }, self.out).map_err(io::Error::other)
+    }
+
+    /// Metadata of a directory. If it cannot be taken, the directory is listed without it.
+    fn directory_metadata(
+        &mut self,
+        path: &[u8],
+        stat: &Stat,
+        folder: BorrowedFd<'_>,
+    ) -> io::Result<Option<Box<Metadata>>> {
+        match self.metadata.of_directory(folder, stat) {
+            Ok(metadata) => Ok(metadata),
+            Err(problem) => self.problem(path, problem).map(|()| None),
+        }
     }
 
     /// The first path of the file, if a name of it was listed before.
@@ -304,9 +329,11 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
         self.builder.enter(name).map_err(io::Error::other)
     }
 
-    fn leave(&mut self, _: &[u8], stat: &Stat) -> io::Result<()> {
+    fn leave(&mut self, path: &[u8], stat: &Stat, folder: BorrowedFd<'_>) -> io::Result<()> {
         self.counts.directories += 1;
-        self.builder.leave(stat.directory_attributes(), self.out).map_err(io::Error::other)
+        let metadata = self.directory_metadata(path, stat, folder)?;
+        let all = AllAttributes { attributes: stat.directory_attributes(), metadata };
+        self.builder.leave(all, self.out).map_err(io::Error::other)
     }
 
     fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
@@ -314,12 +341,16 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
             && let Some(path) = self.earlier_path(found)
         {
             self.counts.hard_links += 1;
-            return self.add(found.path, Kind::HardLink { path });
+            return self.add(found.path, Kind::HardLink { path }, None);
         }
         let Hashed { content, blocks, stat } = match self.hash(found) {
             Ok(hashed) => hashed,
             Err(Unhashed::Problem(problem)) => return self.problem(found.path, problem),
             Err(Unhashed::Fatal(error)) => return Err(error),
+        };
+        let metadata = match self.metadata.of_file(found.folder, OsStr::from_bytes(found.name()), &stat) {
+            Ok(metadata) => metadata,
+            Err(problem) => return self.problem(found.path, problem),
         };
         if stat.links > 1
             && self.linked.len() < LINKED_MAX
@@ -333,16 +364,21 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
             (self.blocks_out)(&blocks);
         }
         let attributes = stat.file_attributes();
-        self.add(found.path, Kind::File { attributes, size_bytes: stat.size_bytes, content })
+        self.add(found.path, Kind::File { attributes, size_bytes: stat.size_bytes, content }, metadata)
     }
 
-    fn link(&mut self, path: &[u8], stat: &Stat, target: &[u8]) -> io::Result<()> {
+    fn link(&mut self, found: &Found<'_>, target: &[u8]) -> io::Result<()> {
+        let (path, stat) = (found.path, &found.stat);
         // File systems in user space may give targets of any length.
         let Ok(target) = Target::new(target) else {
             return self.problem(path, Problem::Unreadable(OpenError::Special));
         };
+        let metadata = match self.metadata.of_link(stat) {
+            Ok(metadata) => metadata,
+            Err(problem) => return self.problem(path, problem),
+        };
         self.counts.symbolic_links += 1;
-        self.add(path, Kind::SymbolicLink { modified: stat.modified, target })
+        self.add(path, Kind::SymbolicLink { modified: stat.modified, target }, metadata)
     }
 
     fn skipped(&mut self, _: &[u8], why: Skipped) -> io::Result<()> {
@@ -358,7 +394,7 @@ impl<O: FnMut(NodeHash, &[u8]), R: FnMut(&[u8], &Problem)> Visitor for Maker<'_,
     fn problem(&mut self, path: &[u8], problem: Problem) -> io::Result<()> {
         match problem {
             Problem::FolderChanged | Problem::FileChanged => self.counts.unsettled += 1,
-            Problem::Unreadable(_) | Problem::TooDeep => self.counts.unreadable += 1,
+            Problem::Unreadable(_) | Problem::TooDeep | Problem::Metadata(_) => self.counts.unreadable += 1,
         }
         (self.report)(path, &problem);
         Ok(())

@@ -33,7 +33,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxAttributes, 
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -414,7 +414,7 @@ impl Visitor for Renewal<'_, '_> {
     fn enter(&mut self, _: &[u8]) -> io::Result<()> {
         Ok(())
     }
-    fn leave(&mut self, _: &[u8], _: &Stat) -> io::Result<()> {
+    fn leave(&mut self, _: &[u8], _: &Stat, _: BorrowedFd<'_>) -> io::Result<()> {
         Ok(())
     }
     fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
@@ -426,7 +426,7 @@ impl Visitor for Renewal<'_, '_> {
             None => Ok(()),
         }
     }
-    fn link(&mut self, _: &[u8], _: &Stat, _: &[u8]) -> io::Result<()> {
+    fn link(&mut self, _: &Found<'_>, _: &[u8]) -> io::Result<()> {
         Ok(())
     }
     fn skipped(&mut self, _: &[u8], _: Skipped) -> io::Result<()> {

@@ -109,15 +109,15 @@ fn visited(root: &Path, rules: &str, ignores_case: bool) -> Option<BTreeSet<Stri
             self.0.insert(format!("{}/", str::from_utf8(path).expect("text")));
             Ok(())
         }
-        fn leave(&mut self, _: &[u8], _: &Stat) -> io::Result<()> {
+        fn leave(&mut self, _: &[u8], _: &Stat, _: BorrowedFd<'_>) -> io::Result<()> {
             Ok(())
         }
         fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
             self.0.insert(str::from_utf8(found.path).expect("text").to_owned());
             Ok(())
         }
-        fn link(&mut self, path: &[u8], _: &Stat, _: &[u8]) -> io::Result<()> {
-            panic!("{}: a link", path.escape_ascii())
+        fn link(&mut self, found: &Found<'_>, _: &[u8]) -> io::Result<()> {
+            panic!("{}: a link", found.path.escape_ascii())
         }
         fn skipped(&mut self, _: &[u8], _: Skipped) -> io::Result<()> {
             Ok(())

@@ -13,13 +13,15 @@ mod selection;
 
 use super::index::Index;
 use super::manifest::{Counts, Outputs, read_with_blocks};
-use super::{Problem, Tree, shown_below};
+use super::metadata::Owners;
+use super::{Problem, ScanRules, Tree, shown_below};
 use crate::folder::{Folder, Links, OpenError, at, remove};
 use anabranch_pieces::{ByteRange, FileHash, blocks};
 use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::folding::{Collisions, Folding};
+use anabranch_sets::metadata::{OwnerMapping, Ownership};
 use anabranch_sets::{
     Change, Difference, FileTime, Kind, NODE_BYTES_MAX, NodeHash, ReadError, Store, UNSETTLED_MAX,
     compare_paths, hash,
@@ -380,18 +382,29 @@ impl Manifest {
     }
 
     /// Compares a destination's directory with this manifest of its source; `None` stands for a
-    /// directory that does not exist. Surplus entries count as far as `scope` includes them.
+    /// directory that does not exist. Surplus entries count as far as `scope` includes them. With
+    /// `owners`, accounts of the source are compared as this machine has them.
     ///
     /// Errors: [`HeadError::Node`].
     pub fn compare(
         &self,
         destination: Option<&TreeStream>,
         scope: Option<&Filter>,
+        owners: Option<OwnerMapping>,
     ) -> Result<Comparison, HeadError> {
         let found = destination.map(TreeStream::manifest);
         // Without a directory there are no nodes to read.
         let theirs = (found.unwrap_or(self).store(), found.map(|found| found.id));
-        let compared = Comparison::between(theirs, (self.store(), self.id), scope);
+        let accounts = Owners::new();
+        let owners_here = |owner: &Ownership| match owners.map(|mapping| accounts.numbers(owner, mapping)) {
+            Some(Ok(numbers)) => numbers,
+            Some(Err(error)) => {
+                tracing::warn!("an account is compared by its number: {error}");
+                owner.numbers()
+            }
+            None => owner.numbers(),
+        };
+        let compared = Comparison::between(theirs, (self.store(), self.id), scope, &owners_here);
         let here = destination.map_or_else(Vec::new, |destination| destination.contents_of(self));
         let here: u64 = here.iter().map(|content| content.range.len()).sum();
         let contents = self.length_bytes() - self.head_bytes();
@@ -540,12 +553,12 @@ impl TreeStream {
         Ok(stream)
     }
 
-    /// Scans the entries of a directory that `filter` includes and that can be read.
+    /// Scans the entries of a directory that the rules include and that can be read.
     ///
     /// Errors: see [`TreeStream::scan`].
-    pub fn scan_included(
+    pub fn scan_included<'r>(
         tree: &Tree,
-        filter: &Filter,
+        rules: impl Into<ScanRules<'r>>,
         index: Option<&Index>,
         limit: u64,
     ) -> io::Result<(Self, Scan)> {
@@ -562,7 +575,7 @@ impl TreeStream {
             first.get_or_insert_with(|| format!("{}: {problem}", shown_below(tree.path(), path)));
         };
         let outputs = Outputs { nodes: &mut keep, blocks: &mut keep_blocks };
-        let snapshot = read_with_blocks(tree, filter, index, outputs, &mut note)?;
+        let snapshot = read_with_blocks(tree, rules.into(), index, outputs, &mut note)?;
         let problem = first.map(|first| match snapshot.counts.unreadable + snapshot.counts.unsettled {
             1 => first,
             entries => format!("{first}, and {} more entries", entries - 1),

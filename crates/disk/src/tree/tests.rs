@@ -30,15 +30,15 @@ impl Visitor for Log {
     fn enter(&mut self, path: &[u8]) -> io::Result<()> {
         self.push("enter", path, "")
     }
-    fn leave(&mut self, path: &[u8], _: &Stat) -> io::Result<()> {
+    fn leave(&mut self, path: &[u8], _: &Stat, _: BorrowedFd<'_>) -> io::Result<()> {
         self.push("leave", path, "")
     }
     fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
         let opened = found.open().err().map(|error| format!(" ({error})")).unwrap_or_default();
         self.push("file", found.path, format!(" {}{opened}", found.stat.size_bytes))
     }
-    fn link(&mut self, path: &[u8], _: &Stat, target: &[u8]) -> io::Result<()> {
-        self.push("link", path, format!(" {}", target.escape_ascii()))
+    fn link(&mut self, found: &Found<'_>, target: &[u8]) -> io::Result<()> {
+        self.push("link", found.path, format!(" {}", target.escape_ascii()))
     }
     fn skipped(&mut self, path: &[u8], why: Skipped) -> io::Result<()> {
         self.push("skipped", path, format!(" {why:?}"))

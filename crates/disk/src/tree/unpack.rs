@@ -13,6 +13,7 @@
 //!
 //! Leaves out: the stream itself ([`super::stream`]). Read [`Unpacker`] first.
 
+mod attributes;
 mod backup;
 mod deletes;
 mod files;
@@ -22,6 +23,7 @@ pub use backup::Backup;
 pub use record::note_broken_off;
 
 use super::index::{Index, Origin, Sent};
+use super::metadata::{Owners, Wanted};
 use super::stream::{HeadError, LocalContent, Manifest, TreeStream};
 use super::{Stat, found_at, name_of, shown_below, stat_of};
 use crate::folder::{Folder, Links, OpenError, at, remove, rename_new, secrets};
@@ -30,7 +32,8 @@ use anabranch_pieces::name::is_reserved;
 use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
-use anabranch_sets::{Attributes, Change, Entry, FileTime, Kind, LinkPath};
+use anabranch_sets::metadata::{Metadata, MetadataRules};
+use anabranch_sets::{AllAttributes, Attributes, Change, Entry, FileTime, Kind, LinkPath};
 use files::kept_attributes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Timestamps};
 use rustix::io::Errno;
@@ -101,14 +104,14 @@ impl From<io::Error> for UnpackError {
 enum Step {
     Rename { path: Vec<u8>, directory: Rc<OwnedFd>, working: OsString, existing: Existing },
     Link { path: Vec<u8>, directory: Rc<OwnedFd>, target: LinkPath, existing: Existing },
-    Attributes { path: Vec<u8>, directory: Rc<OwnedFd>, attributes: Attributes },
+    Attributes { path: Vec<u8>, directory: Rc<OwnedFd>, attributes: AllAttributes },
 }
 
 /// An open directory.
 struct Open {
     path: Vec<u8>,
     descriptor: Rc<OwnedFd>,
-    attributes: Attributes,
+    attributes: AllAttributes,
 }
 
 /// Existing entry of a name.
@@ -143,6 +146,8 @@ pub struct Unpacker<'a> {
     pub unsettled: Option<&'a RangeSet>,
     /// Filter of the transfer. No entry that it excludes gives way to a directory.
     pub filter: Option<&'a Filter>,
+    /// Metadata that entries get beside modes and times. Metadata beyond it is ignored.
+    pub metadata: MetadataRules,
     /// Whether files of the directory are files of another directory, too, which must not change.
     pub is_shared: bool,
 }
@@ -175,6 +180,7 @@ struct Writing<'a> {
     is_corrupt: bool,
     /// Conflicts that are directories of earlier transfers: the entries in them go first.
     to_empty: Vec<Vec<u8>>,
+    owners: Owners,
     buffer: Vec<u8>,
     done: Unpacked,
 }
@@ -202,6 +208,7 @@ impl Unpacker<'_> {
             earlier_times: BTreeMap::new(),
             is_corrupt: false,
             to_empty: Vec::new(),
+            owners: Owners::new(),
             buffer: vec![0; BUFFER_BYTES],
             done: Unpacked::default(),
         };
@@ -352,9 +359,13 @@ impl Writing<'_> {
             existing = Existing::Nothing;
         }
         match &entry.kind {
-            Kind::Directory { attributes, .. } => self.enter(path, &directory, existing, *attributes),
+            Kind::Directory { attributes, .. } => {
+                let metadata = entry.metadata.clone();
+                self.enter(path, &directory, existing, AllAttributes { attributes: *attributes, metadata })
+            }
             Kind::File { attributes, content, .. } => {
-                self.file(path, &directory, existing, (*attributes, *content))
+                let wanted = self.wanted(path, entry.metadata.as_deref())?;
+                self.file(path, &directory, existing, (*attributes, *content, &wanted))
             }
             Kind::SymbolicLink { modified, target } => {
                 let is_link = matches!(existing, Existing::Is(_, FileType::Symlink));
@@ -363,6 +374,7 @@ impl Writing<'_> {
                 if is_link && self.target(path, &directory)?.as_bytes() == target.as_bytes() {
                     let recorded = self.recorded(path)?;
                     self.note_kept(path, recorded, hash, attributes);
+                    self.give_link(path, (&directory, name), existing, entry.metadata.as_deref())?;
                     let times = timestamps(*modified);
                     let flags = AtFlags::SYMLINK_NOFOLLOW;
                     return self.at(path, rustix::fs::utimensat(&directory, name, &times, flags));
@@ -374,6 +386,10 @@ impl Writing<'_> {
                 self.at(path, remove(&directory, &working))?;
                 let target = OsStr::from_bytes(target.as_bytes());
                 self.at(path, rustix::fs::symlinkat(target, &*directory, &working))?;
+                if self.from.metadata.owners.is_some() {
+                    let made = self.at(path, look(&directory, &working))?;
+                    self.give_link(path, (&directory, &working), made, entry.metadata.as_deref())?;
+                }
                 let (times, flags) = (timestamps(*modified), AtFlags::SYMLINK_NOFOLLOW);
                 self.at(path, rustix::fs::utimensat(&directory, &working, &times, flags))?;
                 self.note(path, hash, attributes)?;
@@ -496,11 +512,11 @@ impl Writing<'_> {
         path: &[u8],
         directory: &OwnedFd,
         existing: Existing,
-        attributes: Attributes,
+        attributes: AllAttributes,
     ) -> io::Result<()> {
         let name = OsStr::from_bytes(name_of(path));
         match existing {
-            Existing::Nothing => self.make_directory(path, directory, attributes)?,
+            Existing::Nothing => self.make_directory(path, directory, attributes.attributes)?,
             Existing::Is(_, FileType::Directory) => {}
             Existing::Is(..) => {
                 let is_excluded = self.from.filter.is_some_and(|filter| !filter.includes_path(path));
@@ -515,7 +531,7 @@ impl Writing<'_> {
                     Some(backup) => self.at(path, backup.take(directory, name, path))?,
                     None => self.at(path, remove(directory, name))?,
                 }
-                self.make_directory(path, directory, attributes)?;
+                self.make_directory(path, directory, attributes.attributes)?;
             }
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -540,7 +556,7 @@ impl Writing<'_> {
         path: &[u8],
         directory: &Rc<OwnedFd>,
         existing: Existing,
-        (attributes, content): (Attributes, FileHash),
+        (attributes, content, wanted): (Attributes, FileHash, &Wanted),
     ) -> io::Result<()> {
         let name = OsStr::from_bytes(name_of(path));
         // A further hard link to another file becomes a separate file.
@@ -550,10 +566,13 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             let recorded = self.recorded(path)?;
-            if let Some(kept) = kept_attributes(stat, recorded, attributes) {
-                if !self.from.is_shared {
-                    self.set_attributes(path, directory, stat, kept)?;
-                } else if !self.copy_existing(path, directory, existing, (kept, content))? {
+            let kept = kept_attributes(stat, recorded, attributes);
+            if kept.is_some() || self.at(path, wanted.differs_at(directory, name, stat))? {
+                let kept = kept.unwrap_or(stat.file_attributes());
+                // A further name of the file may lie where its new owner must not gain a file.
+                if !self.from.is_shared && !(stat.links > 1 && wanted.has_other_owner(stat)) {
+                    self.set_attributes(path, directory, stat, (kept, wanted))?;
+                } else if !self.copy_existing(path, directory, existing, (kept, content, wanted))? {
                     return Ok(());
                 }
             }
@@ -579,8 +598,7 @@ impl Writing<'_> {
             }
             return self.at(path, remove(directory, &working));
         }
-        self.at(path, rustix::fs::fchmod(&file, Mode::from_raw_mode(attributes.mode)))?;
-        self.at(path, rustix::fs::futimens(&file, &timestamps(attributes.modified)))?;
+        self.set_new(path, &file, attributes, wanted)?;
         self.done.files += 1;
         self.done.bytes += range.len();
         self.batch_bytes += range.len();
@@ -604,7 +622,8 @@ impl Writing<'_> {
                     self.link(&path, &directory, &target, existing)?;
                 }
                 Step::Attributes { path, directory, attributes } => {
-                    self.set_directory(&path, &directory, attributes)?;
+                    let wanted = self.wanted(&path, attributes.metadata.as_deref())?;
+                    self.set_directory(&path, &directory, attributes.attributes, &wanted)?;
                 }
             }
         }
@@ -648,24 +667,6 @@ impl Writing<'_> {
         }
     }
 
-    /// Sets the attributes of a directory. A directory of another user keeps its attributes.
-    fn set_directory(&self, path: &[u8], directory: &OwnedFd, attributes: Attributes) -> io::Result<()> {
-        let found = Stat::of(&self.at(path, stat_of(directory))?);
-        if (Attributes { mode: found.mode, modified: found.modified }) == attributes {
-            return Ok(());
-        }
-        let set = rustix::fs::fchmod(directory, Mode::from_raw_mode(attributes.mode))
-            .and_then(|()| rustix::fs::futimens(directory, &timestamps(attributes.modified)));
-        match set {
-            Err(errno @ (Errno::PERM | Errno::ACCESS)) => {
-                let path = shown_below(self.root.path(), path);
-                tracing::warn!("{path}: mode and time cannot be set: {errno}");
-                Ok(())
-            }
-            other => self.at(path, other),
-        }
-    }
-
     /// Gives a file of the directory a further name.
     fn link(
         &mut self,
@@ -701,7 +702,7 @@ impl Writing<'_> {
         self.rename(path, directory, &working, existing)
     }
 
-    fn finish(mut self, root: Option<Attributes>) -> Result<Unpacked, UnpackError> {
+    fn finish(mut self, root: Option<AllAttributes>) -> Result<Unpacked, UnpackError> {
         self.leave(b"");
         if let Some(attributes) = root {
             let directory = Rc::clone(&self.top);

@@ -232,7 +232,7 @@ impl TransferRequest {
 }
 
 /// Names of the rules of a directory.
-const RULES: [&str; 5] = ["filter", "delete", "backup", "compare", "publish"];
+const RULES: [&str; 6] = ["filter", "delete", "backup", "compare", "publish", "metadata"];
 
 /// The normal form of a backup directory's name below each site's folder, with a slash at its end.
 pub(super) fn backup_directory(name: &str) -> Result<String, SubmitError> {
@@ -605,7 +605,7 @@ impl std::fmt::Display for SubmitError {
             ),
             Self::RulesOfFile { path } => write!(
                 f,
-                "`{}`: filters, deletes, backups and --publish are for directories",
+                "`{}`: filters, deletes, backups, --publish, --owners and --xattrs are for directories",
                 printable(path)
             ),
             Self::DeleteWith { option } => write!(

@@ -10,13 +10,12 @@
 use super::{Service, SharedFile, lock};
 use anabranch_disk::folder::{Folder, Name, Place};
 use anabranch_disk::partial::{FinishError, PartialFile};
-use anabranch_disk::tree::Tree;
 use anabranch_disk::tree::arrival::{Destination, end_broken_off, half_written, longest, manifest_of};
 use anabranch_disk::tree::index::{Index, Origin};
 use anabranch_disk::tree::manifest::Counts;
-use anabranch_disk::tree::publish;
 use anabranch_disk::tree::stream::{LocalContent, Manifest, TreeStream};
 use anabranch_disk::tree::unpack::{UnpackError, Unpacked};
+use anabranch_disk::tree::{ScanRules, Tree, metadata, publish};
 use anabranch_pieces::{FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
     DirectoryRules, EntryCounts, Finish, FoldedNames, Inventory, LeftCause, LeftEntry, Report, Run,
@@ -27,6 +26,7 @@ use anabranch_sets::comparison::Comparison;
 use anabranch_sets::deletes::Surplus;
 use anabranch_sets::filter::Filter;
 use anabranch_sets::folding::{Collisions, Folding};
+use anabranch_sets::metadata::MetadataRules;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -113,16 +113,20 @@ fn check_source(name: &Name, half_written: Option<&str>, counts: &Counts) -> io:
     Ok(())
 }
 
-/// Checks whether the submitter may have entries deleted, moved or listed here, or the directory
-/// exchanged: only operators may.
+/// Checks whether the submitter may have entries deleted, moved, listed or given away here, or the
+/// directory exchanged: only operators may.
 fn check_submitter(name: &Name, submitter: Submitter, rules: &DirectoryRules) -> io::Result<()> {
-    let asks_more =
-        rules.delete.is_some() || rules.backup.is_some() || rules.compare || !rules.publish.is_each();
+    let asks_more = rules.delete.is_some()
+        || rules.backup.is_some()
+        || rules.compare
+        || !rules.publish.is_each()
+        || !rules.metadata.is_none();
     if !asks_more || !matches!(submitter, Submitter::Site(_)) {
         return Ok(());
     }
     let reason = format!(
-        "{name}/: a site may put files here, but not delete, move, list or exchange any: have an operator do it"
+        "{name}/: a site may put files here, but not delete, move, list or exchange any, nor set owners and \
+         attributes: have an operator do it"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
@@ -222,6 +226,16 @@ impl Directories {
         Ok(filter)
     }
 
+    /// The metadata that a transfer takes: without `rules`, as an earlier inquiry said.
+    fn metadata(&self, run: Run, rules: Option<&DirectoryRules>) -> MetadataRules {
+        match rules {
+            Some(rules) => rules.metadata,
+            None => {
+                lock(&self.facts).get(&run.transfer).map(|known| known.rules.metadata).unwrap_or_default()
+            }
+        }
+    }
+
     /// The stream of a source's directory, as its transfer found it first. The manifests of all
     /// streams take at most `memory_max` bytes together, one of them half.
     ///
@@ -239,8 +253,10 @@ impl Directories {
             return Ok(known.clone());
         }
         let filter = self.filter(run, End::Source, rules)?;
+        let metadata = self.metadata(run, rules);
         let read = |tree: &Tree, index: Option<&Index>| {
-            TreeStream::scan_included(tree, &filter, index, memory_max / 2)
+            let scanned = ScanRules { filter: &filter, metadata };
+            TreeStream::scan_included(tree, scanned, index, memory_max / 2)
         };
         let deletes = rules.is_some_and(|rules| rules.delete.is_some());
         let half_written_before = if deletes { half_written(folder, name)? } else { None };
@@ -356,6 +372,9 @@ impl Service {
         if !rules.compare && !rules.publish.is_each() {
             publish::check(&self.config.folder.place(name, true)?, rules.publish)?;
         }
+        if !rules.compare && !rules.metadata.is_none() {
+            metadata::check(&self.config.folder.place(name, true)?, rules.metadata)?;
+        }
         let filter = self.directories.filter(run, End::Destination, Some(rules))?;
         let key = (run.transfer, name.clone());
         let known = lock(&self.directories.sinks).get(&key).cloned();
@@ -365,7 +384,7 @@ impl Service {
                 if !rules.compare {
                     self.end_publication(name)?;
                 }
-                self.scan_here(name, &filter)?
+                self.scan_here(name, ScanRules { filter: &filter, metadata: rules.metadata })?
             }
         };
         let (mut have, mut arriving, mut local) = (RangeSet::default(), None, Vec::new());
@@ -435,9 +454,9 @@ impl Service {
 
     /// The directory at a destination; `None` if there is none. Entries that cannot be read are
     /// left out.
-    fn scan_here(&self, name: &Name, filter: &Filter) -> io::Result<Option<Arc<TreeStream>>> {
+    fn scan_here(&self, name: &Name, rules: ScanRules<'_>) -> io::Result<Option<Arc<TreeStream>>> {
         let limit = self.config.memory_max / 2;
-        let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan_included(tree, filter, index, limit);
+        let scan = |tree: &Tree, index: Option<&Index>| TreeStream::scan_included(tree, rules, index, limit);
         match self.directories.scan(&self.config.folder, name, scan) {
             Ok((found, scan)) => {
                 if let Some(problem) = scan.problem {
@@ -504,7 +523,8 @@ impl Service {
                 return Ok(Report::Compared { run, comparison });
             }
             // The directory was written before, and the answer was lost.
-            let here = self.scan_here(&name, &filter)?;
+            let scanned = ScanRules { filter: &filter, metadata: file.rules.metadata };
+            let here = self.scan_here(&name, scanned)?;
             let is_there = here.is_some_and(|found| found.manifest().id().0 == hash.0);
             return Ok(if is_there { Report::Completed { run } } else { missing(&RangeSet::default()) });
         };
@@ -585,6 +605,7 @@ impl Service {
             filter: Some(filter),
             memory_max: self.config.memory_max / 2,
             publication: rules.publish,
+            metadata: rules.metadata,
         };
         let done = destination.write(stream, manifest)?;
         let left = surplus.map(|surplus| surplus.entries().len() as u64 - done.deleted);
@@ -625,7 +646,7 @@ fn compared(
         surplus(name, before, manifest, filter, rules)?;
     }
     let scope = rules.filter.beyond_paths().is_none().then_some(filter);
-    manifest.compare(before, scope).map_err(io::Error::other)
+    manifest.compare(before, scope, rules.metadata.owners).map_err(io::Error::other)
 }
 
 /// The entries of a destination that the source lacks; `None` if the filter looks at more than

@@ -529,6 +529,16 @@ async fn operators_write_anywhere_and_sites_where_allowed() {
         assert_eq!(refusal.is_none(), is_let, "{path} by {submitter:?}: {refusal:?}");
         assert!(refusal.is_none_or(|said| said.contains("--accept-from")), "{path}");
     }
+    // A site may put a directory there, but not give it to other users.
+    let metadata = anabranch_sets::metadata::MetadataRules { owners: None, xattrs: true };
+    for (metadata, is_let) in [(metadata, false), (Default::default(), true)] {
+        let rules = DirectoryRules { metadata, ..DirectoryRules::default() };
+        let (path, submitter) = ("in/s1/d/".to_owned(), site("s1"));
+        let command = Command::Inquire { run: RUN, is_source: false, path, submitter, rules };
+        let refusal = net.refusal(0, command).await;
+        assert_eq!(refusal.is_none(), is_let, "{refusal:?}");
+        assert!(refusal.is_none_or(|said| said.contains("nor set owners and attributes")));
+    }
     for bad in ["s1", "s1=", "=x", "s9=x", "s1=/x", "s1=../x", "s1=/"] {
         assert!(rule(bad).is_err(), "{bad}");
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::filter::Options;
+use crate::metadata::Ownership;
 use crate::samples::{Nodes, Tree, attributes, draws, edit, file, manifest, name, paths, random};
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ fn compared(before: Option<&Directory>, after: &Directory, scope: Option<&Filter
     let (mut old, mut new) = (Nodes::new(), Nodes::new());
     let before = before.map(|before| manifest(before, &mut old));
     let after = manifest(after, &mut new);
-    Comparison::between((&old, before), (&new, after), scope).expect("both manifests are whole")
+    Comparison::between((&old, before), (&new, after), scope, &Ownership::numbers)
+        .expect("both manifests are whole")
 }
 
 fn leaf(content: u64) -> Tree {

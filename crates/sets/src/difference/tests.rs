@@ -221,8 +221,7 @@ fn put(nodes: &mut Nodes, node: &[u8]) -> NodeHash {
 }
 
 fn leaf(nodes: &mut Nodes, numbers: std::ops::Range<u64>) -> Child {
-    let entries: Vec<Entry> =
-        numbers.map(|n| Entry { name: name(&format!("{n:06}")), kind: file(n) }).collect();
+    let entries: Vec<Entry> = numbers.map(|n| Entry::new(name(&format!("{n:06}")), file(n))).collect();
     let last = entries.last().expect("not empty").name.clone();
     let node = Node { items: Items::Leaf(entries), is_cut: false };
     Child { last, hash: put(nodes, &node.encode()) }
@@ -297,7 +296,7 @@ fn endless_depth_is_refused() {
     let mut tree = put(&mut nodes, &Node { items: Items::Leaf(Vec::new()), is_cut: false }.encode());
     for _ in 0..DEPTH_MAX + 1 {
         let kind = Kind::Directory { attributes: attributes(0o755, 0), tree };
-        let entries = vec![Entry { name: name("d"), kind }];
+        let entries = vec![Entry::new(name("d"), kind)];
         tree = put(&mut nodes, &Node { items: Items::Leaf(entries), is_cut: false }.encode());
     }
     let listed = |tree: NodeHash, nodes: &mut Nodes| {

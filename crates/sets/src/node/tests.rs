@@ -6,7 +6,7 @@ use crate::samples::{Nodes, attributes, draws, file, flat, manifest, name, rando
 use proptest::prelude::*;
 
 fn leaf(names: &[&str]) -> Node {
-    let entries = names.iter().map(|text| Entry { name: name(text), kind: file(1) }).collect();
+    let entries = names.iter().map(|text| Entry::new(name(text), file(1))).collect();
     Node { items: Items::Leaf(entries), is_cut: false }
 }
 
@@ -105,7 +105,7 @@ fn wrong_prefixes_are_refused() {
 #[test]
 fn values_of_no_entry_are_refused() {
     let with = |kind: Kind| {
-        decoded(&Node { items: Items::Leaf(vec![Entry { name: name("a"), kind }]), is_cut: false }.encode())
+        decoded(&Node { items: Items::Leaf(vec![Entry::new(name("a"), kind)]), is_cut: false }.encode())
     };
     let content = FileHash([0; 32]);
     let of_mode = |mode| Kind::File { attributes: attributes(mode, 0), size_bytes: 0, content };
@@ -151,13 +151,13 @@ fn headers_and_lengths_are_checked() {
     assert_eq!(decoded(&[FORMAT, 0, 0x81, 8]), Err(NodeError::Items { items: 1_025 }));
     let long = vec![FORMAT; NODE_BYTES_MAX + 1];
     assert_eq!(decoded(&long), Err(NodeError::TooLong { bytes: NODE_BYTES_MAX + 1 }));
-    assert_eq!(decoded(&[FORMAT, 0, 1, 0, 1, b'a', 4]), Err(NodeError::Kind { got: 4 }));
+    assert_eq!(decoded(&[FORMAT, 0, 1, 0, 1, b'a', 8]), Err(NodeError::Kind { got: 8 }));
 }
 
 #[test]
 fn nodes_past_their_boundary_are_refused() {
     let numbered = |count: u64| {
-        let entries = (0..count).map(|n| Entry { name: name(&format!("{n:05}")), kind: file(n) }).collect();
+        let entries = (0..count).map(|n| Entry::new(name(&format!("{n:05}")), file(n))).collect();
         Node { items: Items::Leaf(entries), is_cut: false }.encode()
     };
     let ends = (1..=1_024).find(|n| decoded(&numbered(*n)).expect("no boundary before").is_cut);
@@ -176,7 +176,7 @@ fn long_items_end_nodes_early() {
         let mut bytes = [b'y'; 255];
         bytes[..4].copy_from_slice(format!("{n:04}").as_bytes());
         let kind = Kind::SymbolicLink { modified: attributes(0, 0).modified, target: target.clone() };
-        let entry = Entry { name: Name::new(&bytes).expect("the longest"), kind };
+        let entry = Entry::new(Name::new(&bytes).expect("the longest"), kind);
         builder.add(&entry, &mut out).expect("names in order");
     }
     builder.finish(None, &mut out).expect("no mode");
@@ -230,7 +230,7 @@ fn the_builder_holds_nodes_not_entries() {
         builder.enter(name("d")).expect("a first name");
     }
     for n in 0..200_000u64 {
-        let entry = Entry { name: name(&format!("{n:08}")), kind: file(n) };
+        let entry = Entry::new(name(&format!("{n:08}")), file(n));
         builder.add(&entry, &mut out).expect("names in order");
         held = held.max(builder.held_bytes());
     }
@@ -245,7 +245,7 @@ fn the_builder_holds_nodes_not_entries() {
 fn names_out_of_order_are_not_built() {
     let mut builder = Builder::new();
     let mut out = |_, _: &[u8]| {};
-    let entry = |text| Entry { name: name(text), kind: file(0) };
+    let entry = |text| Entry::new(name(text), file(0));
     builder.add(&entry("b"), &mut out).expect("a first name");
     for text in ["b", "a"] {
         let refused = Err(crate::BuildError::Order { name: name(text) });
@@ -265,12 +265,12 @@ fn a_single_file_is_a_snapshot_of_one_entry() {
         nodes.insert(hash, node.to_vec());
     };
     let mut builder = Builder::new();
-    builder.add(&Entry { name: name("file"), kind: file(3) }, &mut out).expect("a first name");
+    builder.add(&Entry::new(name("file"), file(3)), &mut out).expect("a first name");
     let id = builder.finish(None, &mut out).expect("no mode");
     let snapshot = Snapshot::decode(&nodes[&id]).expect("the snapshot came out");
     assert_eq!(snapshot.root, None);
     let tree = Node::decode(&nodes[&snapshot.tree]).expect("the tree came out");
-    assert_eq!(tree.items, Items::Leaf(vec![Entry { name: name("file"), kind: file(3) }]));
+    assert_eq!(tree.items, Items::Leaf(vec![Entry::new(name("file"), file(3))]));
 }
 
 #[test]

@@ -29,6 +29,8 @@ fn stat(number: u64) -> Stat {
         inode: number,
         device: 1,
         links: 1,
+        user: 0,
+        group: 0,
     }
 }
 

@@ -201,8 +201,17 @@ fn fresh_files_are_read_again() {
 #[test]
 fn files_settle_after_the_granularity() {
     let time = |seconds, nanos| FileTime::new(seconds, nanos).expect("fewer than a second");
-    let stat =
-        |modified, changed| Stat { mode: 0, size_bytes: 0, modified, changed, inode: 0, device: 0, links: 1 };
+    let stat = |modified, changed| Stat {
+        mode: 0,
+        size_bytes: 0,
+        modified,
+        changed,
+        inode: 0,
+        device: 0,
+        links: 1,
+        user: 0,
+        group: 0,
+    };
     let now = SystemTime::UNIX_EPOCH + Duration::new(100, 500);
     let is = |modified, changed| is_settled(&stat(modified, changed), now, Duration::from_secs(3));
     assert!(is(time(97, 499), time(97, 499)));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tree::tests::{filter, folder, write};
+use anabranch_sets::filter::Filter;
 use anabranch_sets::{Change, Difference};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -147,7 +147,7 @@ impl Visitor for Build<'_> {
         Ok(())
     }
 
-    fn leave(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
+    fn leave(&mut self, path: &[u8], stat: &Stat, _: BorrowedFd<'_>) -> io::Result<()> {
         self.fingerprint.add(b'd', path, Some(stat), b"");
         let directory = self.open.pop().expect("it was entered");
         self.at(path, rustix::fs::fchmod(&directory, Mode::from_raw_mode(stat.mode)))?;
@@ -163,7 +163,8 @@ impl Visitor for Build<'_> {
         }
     }
 
-    fn link(&mut self, path: &[u8], stat: &Stat, target: &[u8]) -> io::Result<()> {
+    fn link(&mut self, found: &Found<'_>, target: &[u8]) -> io::Result<()> {
+        let (path, stat) = (found.path, &found.stat);
         self.fingerprint.add(b'l', path, Some(stat), target);
         let name = name_in(path);
         self.at(path, rustix::fs::symlinkat(OsStr::from_bytes(target), self.next(), name))?;
@@ -208,7 +209,7 @@ impl Visitor for Comparing {
     fn enter(&mut self, _: &[u8]) -> io::Result<()> {
         Ok(())
     }
-    fn leave(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
+    fn leave(&mut self, path: &[u8], stat: &Stat, _: BorrowedFd<'_>) -> io::Result<()> {
         self.0.add(b'd', path, Some(stat), b"");
         Ok(())
     }
@@ -216,8 +217,8 @@ impl Visitor for Comparing {
         self.0.add(b'f', found.path, Some(&found.stat), b"");
         Ok(())
     }
-    fn link(&mut self, path: &[u8], stat: &Stat, target: &[u8]) -> io::Result<()> {
-        self.0.add(b'l', path, Some(stat), target);
+    fn link(&mut self, found: &Found<'_>, target: &[u8]) -> io::Result<()> {
+        self.0.add(b'l', found.path, Some(&found.stat), target);
         Ok(())
     }
     fn skipped(&mut self, path: &[u8], why: Skipped) -> io::Result<()> {

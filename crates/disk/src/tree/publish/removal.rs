@@ -9,7 +9,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -41,7 +41,7 @@ impl Visitor for Removal<'_> {
         let opened = at(&shown, self.root.open_folder(Path::new(OsStr::from_bytes(path))))?;
         at(&shown, make_writable(&opened, stat_of(&opened).map(|found| Stat::of(&found))))
     }
-    fn leave(&mut self, path: &[u8], _: &Stat) -> io::Result<()> {
+    fn leave(&mut self, path: &[u8], _: &Stat, _: BorrowedFd<'_>) -> io::Result<()> {
         self.unlink(path, AtFlags::REMOVEDIR)
     }
     fn file(&mut self, found: &Found<'_>) -> io::Result<()> {
@@ -52,8 +52,8 @@ impl Visitor for Removal<'_> {
             other => at(&shown, other),
         }
     }
-    fn link(&mut self, path: &[u8], _: &Stat, _: &[u8]) -> io::Result<()> {
-        self.unlink(path, AtFlags::empty())
+    fn link(&mut self, found: &Found<'_>, _: &[u8]) -> io::Result<()> {
+        self.unlink(found.path, AtFlags::empty())
     }
     fn skipped(&mut self, path: &[u8], why: Skipped) -> io::Result<()> {
         if why != Skipped::OtherFileSystem {

@@ -157,7 +157,9 @@ impl Selector<'_> {
     fn add(&mut self, path: &[u8], kind: Kind) -> Result<(), HeadError> {
         let nodes = &mut self.nodes;
         let mut keep = |hash, node: &[u8]| drop(nodes.insert(hash, node.to_vec()));
-        self.builder.add(&Entry { name: name(path)?, kind }, &mut keep).map_err(unbuilt)
+        // Servers list no further metadata.
+        let entry = Entry { name: name(path)?, kind, metadata: None };
+        self.builder.add(&entry, &mut keep).map_err(unbuilt)
     }
 }
 

@@ -98,9 +98,9 @@ fn nodes_that_multiply_are_refused_within_the_limit() {
             let (modified, target) = (attributes.modified, Target::new(b"x").expect("a target"));
             let link = Kind::SymbolicLink { modified, target };
             let kind = below.map_or(link, |tree| Kind::Directory { attributes, tree });
-            builder.add(&Entry { name, kind }, &mut keep).expect("in order");
+            builder.add(&Entry::new(name, kind), &mut keep).expect("in order");
         }
-        builder.finish(Some(attributes), &mut keep).expect("right modes");
+        builder.finish(Some(attributes.into()), &mut keep).expect("right modes");
         below = Some(Snapshot::decode(&last).expect("it was made here").tree);
     }
     let id = hash(&last);

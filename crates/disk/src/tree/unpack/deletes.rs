@@ -9,8 +9,8 @@
 //! Leaves out: the limit of deletes ([`Surplus::check`]). Read [`Writing::delete`] first.
 
 use super::{
-    BATCH_SENT, DIRECTORY, Existing, Manifest, Sent, Writing, look, make_writable, name_of, secrets, stat_of,
-    target_hash,
+    BATCH_SENT, DIRECTORY, Existing, Manifest, Sent, Wanted, Writing, look, make_writable, name_of, secrets,
+    stat_of, target_hash,
 };
 use crate::folder::remove;
 use crate::tree::{Stat, parent_of, shown_below};
@@ -125,7 +125,7 @@ impl Writing<'_> {
         // A directory is restored before its parent directory.
         for (path, attributes) in deleting.attributes.iter().rev() {
             match self.directory_below(path) {
-                Ok(directory) => self.set_directory(path, &directory, *attributes)?,
+                Ok(directory) => self.set_directory(path, &directory, *attributes, &Wanted::default())?,
                 // The directory was deleted, or replaced by another program.
                 Err(Errno::NOENT | Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => {}
                 Err(errno) => return self.at(path, Err(errno)),

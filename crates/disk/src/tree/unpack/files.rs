@@ -3,7 +3,8 @@
 //! A file that two directories share is never changed: a copy of it gets the new attributes.
 
 use super::{
-    Existing, HOLE_BYTES, Retimed, Sent, Stat, Step, Writing, name_of, named_working, stat_of, timestamps,
+    Existing, HOLE_BYTES, Retimed, Sent, Stat, Step, Wanted, Writing, name_of, named_working, stat_of,
+    timestamps,
 };
 use crate::folder::{OpenError, remove};
 use crate::tree::kind_of;
@@ -52,7 +53,7 @@ impl Writing<'_> {
         path: &[u8],
         directory: &Rc<OwnedFd>,
         existing: Existing,
-        (attributes, content): (Attributes, FileHash),
+        (attributes, content, wanted): (Attributes, FileHash, &Wanted),
     ) -> io::Result<bool> {
         let name = OsStr::from_bytes(name_of(path));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -70,8 +71,7 @@ impl Writing<'_> {
             self.conflict(path);
             return Ok(false);
         }
-        self.at(path, rustix::fs::fchmod(&file, Mode::from_raw_mode(attributes.mode)))?;
-        self.at(path, rustix::fs::futimens(&file, &timestamps(attributes.modified)))?;
+        self.set_new(path, &file, attributes, wanted)?;
         self.batch_bytes += range.len();
         let (path, directory) = (path.to_vec(), Rc::clone(directory));
         self.steps.push(Step::Rename { path, directory, working, existing });
@@ -99,13 +99,13 @@ impl Writing<'_> {
         Ok(FileHash(*hasher.finalize().as_bytes()))
     }
 
-    /// Sets the mode and the time of an existing file.
+    /// Sets the mode, the time and the metadata of an existing file.
     pub(super) fn set_attributes(
         &mut self,
         path: &[u8],
         directory: &OwnedFd,
         stat: &Stat,
-        attributes: Attributes,
+        (attributes, wanted): (Attributes, &Wanted),
     ) -> io::Result<()> {
         if stat.links > 1 {
             let retimed = Retimed { before: self.earlier_time(stat), set: attributes.modified };
@@ -114,8 +114,18 @@ impl Writing<'_> {
         let name = OsStr::from_bytes(name_of(path));
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = self.at(path, rustix::fs::openat(directory, name, flags, Mode::empty()))?;
-        if kind_of(&self.at(path, stat_of(&found))?) != FileType::RegularFile {
+        let opened = self.at(path, stat_of(&found))?;
+        if kind_of(&opened) != FileType::RegularFile {
             return self.at(path, Err(OpenError::Special.at(Path::new(name))));
+        }
+        if !wanted.is_none() {
+            // By now the name may lead to any file that another user has linked there.
+            let opened = Stat::of(&opened);
+            if (opened.inode, opened.device) != (stat.inode, stat.device) {
+                return self.at(path, Err(io::Error::other("another program replaced it: send it again")));
+            }
+            let times = timestamps(attributes.modified);
+            return self.at(path, wanted.set(&found, attributes.mode, &times));
         }
         // A descriptor of this kind cannot be changed, but its name in /proc can, without a race.
         let real = format!("/proc/self/fd/{}", found.as_fd().as_raw_fd());

@@ -31,6 +31,7 @@ pub(super) fn unpacker<'a>(stream: &'a File, manifest: &'a Manifest) -> Unpacker
         backup: None,
         unsettled: None,
         filter: None,
+        metadata: MetadataRules::default(),
         is_shared: false,
     }
 }
@@ -364,7 +365,7 @@ fn hard_link_to_unlisted_file_is_refused() {
     let mut builder = Builder::new();
     let path = LinkPath::new(b"secret").expect("a path");
     let name = Name::new(b"z").expect("a name");
-    builder.add(&Entry { name, kind: Kind::HardLink { path } }, &mut keep).expect("in order");
+    builder.add(&Entry::new(name, Kind::HardLink { path }), &mut keep).expect("in order");
     builder.finish(None, &mut keep).expect("no mode");
     let mut head = b"anatree\x02".to_vec();
     let bytes = 16 + nodes.iter().map(|node| 4 + node.len()).sum::<usize>();

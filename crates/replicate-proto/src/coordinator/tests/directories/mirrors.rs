@@ -6,6 +6,7 @@ use anabranch_sets::deletes::MaxDelete;
 use anabranch_sets::filter::Rules;
 use anabranch_sets::folding::Collisions;
 use anabranch_sets::folding::Folding;
+use anabranch_sets::metadata::{MetadataRules, OwnerMapping};
 use anabranch_sets::publication::Publication;
 
 fn filter(rule: &str) -> Rules {
@@ -139,6 +140,11 @@ fn comparison_does_not_join_a_transfer() {
     let refused = w.coordinator.submit_or_attach(w.now, TransferRequest { rules, ..plain.clone() });
     let error = refused.expect_err("the transfer writes").to_string();
     assert!(error.contains("compare unset, not on"), "{error}");
+    let metadata = MetadataRules { owners: None, xattrs: true };
+    let rules = DirectoryRules { metadata, ..DirectoryRules::default() };
+    let refused = w.coordinator.submit_or_attach(w.now, TransferRequest { rules, ..plain.clone() });
+    let error = refused.expect_err("the transfer takes no attributes").to_string();
+    assert!(error.contains("other metadata"), "{error}");
     let rules = DirectoryRules { publish: Publication::Snapshot { keep: 2 }, ..DirectoryRules::default() };
     let refused = w.coordinator.submit_or_attach(w.now, TransferRequest { rules, ..plain });
     let error = refused.expect_err("the transfer writes in place").to_string();
@@ -152,6 +158,7 @@ fn rules_and_source_reach_every_site() {
     let rules = DirectoryRules {
         filter: filter("- *.tmp"),
         delete: Some(MaxDelete::Entries(7)),
+        metadata: MetadataRules { owners: Some(OwnerMapping::Numbers), xattrs: true },
         ..DirectoryRules::default()
     };
     request.rules = DirectoryRules { backup: Some("./old//".to_owned()), ..rules.clone() };
@@ -170,6 +177,17 @@ fn rules_and_source_reach_every_site() {
     w.run_to_end(id);
     let origins = &w.directories[&SiteId(3)].origins;
     assert!(origins.len() == 2 && origins[0] != origins[1] && !origins.contains(&0), "{origins:?}");
+}
+
+#[test]
+fn rules_without_metadata_have_their_earlier_text() {
+    let text = |rules: DirectoryRules| serde_json::to_string(&rules).expect("rules are JSON");
+    let publish = Publication::Snapshot { keep: 0 };
+    assert_eq!(text(DirectoryRules { publish, ..DirectoryRules::default() }), r#"{"publish":"snapshot"}"#);
+    let metadata = MetadataRules { owners: Some(OwnerMapping::Numbers), xattrs: true };
+    let with = DirectoryRules { metadata, ..DirectoryRules::default() };
+    assert!(!with.is_open());
+    assert_eq!(text(with), r#"{"metadata":{"owners":"numbers","xattrs":true}}"#);
 }
 
 #[test]
