@@ -39,6 +39,7 @@ mod gather;
 mod keys;
 mod live;
 mod member;
+mod metadata;
 mod metrics;
 mod network;
 mod page;

@@ -31,7 +31,8 @@ pub fn run(args: &Args, quiet: bool) -> anyhow::Result<ExitCode> {
         "`{0}`: check takes a directory: write `{0}/`",
         printable(ends.file())
     );
-    let rules = DirectoryRules { filter: ends.filter_rules()?, compare: true, ..DirectoryRules::default() };
+    let (filter, metadata) = (ends.filter_rules()?, ends.metadata_rules()?);
+    let rules = DirectoryRules { filter, metadata, compare: true, ..DirectoryRules::default() };
     let client = ends.client()?;
     let output = Output { json: ends.json, quiet };
     crate::process::runtime()?.block_on(async {

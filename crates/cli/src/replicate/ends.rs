@@ -4,6 +4,7 @@
 
 use super::watch::{Output, broken_off, may_go_on};
 use crate::filters::FilterArgs;
+use crate::metadata::MetadataArgs;
 use crate::network;
 use anabranch_graph::Topology;
 use anabranch_net::identity::Identity;
@@ -15,6 +16,7 @@ use anabranch_replicate::wire::{DestinationRequest, SubmitRequest};
 use anabranch_replicate_proto::control::{DirectoryRules, TransferId};
 use anabranch_replicate_proto::coordinator::{FILTER_BYTES_MAX, SubmitResult};
 use anabranch_sets::filter::Rules;
+use anabranch_sets::metadata::MetadataRules;
 use anabranch_units::text::printable;
 use anyhow::Context as _;
 use std::path::PathBuf;
@@ -74,6 +76,8 @@ struct Sent {
     #[arg(value_name = "FILE|DIR/", value_parser = FileName)]
     file: String,
     #[command(flatten)]
+    metadata: MetadataArgs,
+    #[command(flatten)]
     filters: FilterArgs,
 }
 
@@ -107,6 +111,19 @@ impl Ends {
                 "filter options of {bytes} bytes: must be at most {FILTER_BYTES_MAX}, since they go to each site"
             );
         }
+        Ok(rules)
+    }
+
+    /// The rules of the options about metadata.
+    ///
+    /// Errors: metadata of a file.
+    pub(super) fn metadata_rules(&self) -> anyhow::Result<MetadataRules> {
+        let rules = self.sent.metadata.rules();
+        ensure_usage!(
+            rules.is_none() || directory(&self.sent.file).is_some(),
+            "`{}`: --owners and --xattrs are for a directory, whose name ends with a slash",
+            printable(&self.sent.file)
+        );
         Ok(rules)
     }
 

@@ -2,9 +2,10 @@
 
 use crate::exit::{OrUsage as _, SOME_FAILED};
 use crate::filters::FilterArgs;
+use crate::metadata::MetadataArgs;
 use anabranch_disk::tree::index::Index;
 use anabranch_disk::tree::manifest::{Counts, Snapshot, read};
-use anabranch_disk::tree::{Problem, Tree, shown_below};
+use anabranch_disk::tree::{Problem, ScanRules, Tree, shown_below};
 use anabranch_units::ByteCount;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ pub struct Args {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    metadata: MetadataArgs,
     #[command(flatten)]
     filters: FilterArgs,
 }
@@ -74,7 +77,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             problems.push(ProblemRow { path, reason: problem.to_string() });
         }
     };
-    let Snapshot { id, counts } = read(&tree, &filter, index.as_ref(), &mut |_, _| {}, &mut report)?;
+    let rules = ScanRules { filter: &filter, metadata: args.metadata.rules() };
+    let Snapshot { id, counts } = read(&tree, rules, index.as_ref(), &mut |_, _| {}, &mut report)?;
     let id = id.to_string();
     if args.json {
         outln!("{}", serde_json::to_string(&answer(&id, &counts, &problems))?);

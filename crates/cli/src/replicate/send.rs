@@ -156,7 +156,8 @@ pub(super) fn run_with(args: &Args, rules: DirectoryRules, quiet: bool) -> anyho
         "`{}`: --publish snapshot is for a directory, whose name ends with a slash",
         printable(args.file())
     );
-    let rules = DirectoryRules { filter: args.ends.filter_rules()?, publish, ..rules };
+    let (filter, metadata) = (args.ends.filter_rules()?, args.ends.metadata_rules()?);
+    let rules = DirectoryRules { filter, publish, metadata, ..rules };
     let client = args.ends.client()?;
     let output = Output { json: args.ends.json, quiet };
     crate::process::runtime()?.block_on(async {

@@ -581,3 +581,78 @@ fn killed_destination_deletes_nothing_wrong() {
     let (code, said) = mirror.sync(&["--delete"]);
     assert_eq!((code, mirror.is_equal()), (Some(0), true), "{said}");
 }
+
+/// Differences that rsync finds between both directories of a mirror, with owners, attributes and
+/// access lists. `None` without rsync.
+fn rsync_differences(mirror: &Mirror) -> Option<String> {
+    let path = |site: &str| format!("{}/data/", mirror.local.path(site).display());
+    let listed = std::process::Command::new("rsync")
+        .args(["-anicHAX", "--numeric-ids", "--delete"])
+        .args([path("s"), path("d")])
+        .output();
+    let listed = match listed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            anabranch_testing::skip::skip("no rsync");
+            return None;
+        }
+        other => other.expect("rsync runs"),
+    };
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    Some(text(&listed.stdout))
+}
+
+#[test]
+fn owners_and_attributes_arrive_on_request() {
+    if std::fs::metadata("/proc/self").expect("Linux").uid() != 0 {
+        return anabranch_testing::skip::skip("only root may give files away");
+    }
+    let mirror = Mirror::new();
+    let source = mirror.local.path("s/data");
+    let set = |name: &str, value: &[u8]| {
+        rustix::fs::setxattr(source.join(name), "user.a", value, rustix::fs::XattrFlags::empty())
+    };
+    match set("00", b"1") {
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            return anabranch_testing::skip::skip("this file system has no attribute user.a");
+        }
+        other => other.expect("ours"),
+    }
+    symlink("00", source.join("link")).expect("ours");
+    std::os::unix::fs::lchown(source.join("link"), Some(1_234), Some(5_678)).expect("root may");
+    std::os::unix::fs::chown(source.join("01"), Some(1_234), Some(5_678)).expect("root may");
+    let (code, said) = mirror.sync(&[]);
+    assert_eq!((code, mirror.is_equal()), (Some(0), true), "{said}");
+    let options = ["--owners", "--numeric-ids", "--xattrs"];
+    let (code, said) = mirror.run("check", "data/", &options);
+    assert_eq!(code, Some(4), "{said}");
+    for name in ["00", "01", "link"] {
+        assert!(said.contains(&format!("  attributes  {name}\n")), "{said}");
+    }
+    let (code, said) = mirror.sync(&options);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = mirror.run("check", "data/", &options);
+    assert!(code == Some(0) && said.starts_with("d: equal\n"), "{said}");
+    // Names of this machine lead to its own numbers.
+    let (code, said) = mirror.run("check", "data/", &["--owners"]);
+    assert!(code == Some(0) && said.starts_with("d: equal\n"), "{said}");
+    let Some(found) = rsync_differences(&mirror) else { return };
+    assert_eq!(found, "");
+    set("02", b"of a snapshot").expect("ours");
+    std::os::unix::fs::chown(&source, Some(1_235), None).expect("root may");
+    let (code, said) = mirror.sync(&[&options[..], &["--publish", "snapshot", "--keep", "1"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(rsync_differences(&mirror).as_deref(), Some(""));
+}
+
+#[test]
+fn metadata_options_are_for_directories() {
+    for (option, reason) in [
+        ("--owners", "--owners and --xattrs are for a directory"),
+        ("--xattrs", "--owners and --xattrs are for a directory"),
+        ("--numeric-ids", "--owners"),
+    ] {
+        let said = answer(&["replicate", "send", "file", "--from", "s", "--to", "d", option]);
+        assert_eq!(said.status.code(), Some(2), "{option}");
+        assert!(text(&said.stderr).contains(reason), "{}", text(&said.stderr));
+    }
+}
