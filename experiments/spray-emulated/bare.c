@@ -1,5 +1,6 @@
-// The least that a tunnel does: packets from a TUN device into UDP and back, one by one, nothing coded, sealed or chosen.
-// `run.py speed` builds and runs it beside the agent. Usage: bare DEVICE PEER
+// Baseline of the tunnel: packets from a TUN device into UDP and back, one at a time, without
+// coding, encryption or a choice of path. `run.py speed` builds and runs it beside the agent.
+// Usage: bare DEVICE PEER
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>

@@ -1,4 +1,4 @@
-//! The project's own tools: `cargo xtask tidy`, `rooms`, `site` and `bench`.
+//! The project's own tools: `cargo xtask tidy`, `rooms`, `sample`, `site` and `bench`.
 //!
 //! Every subcommand is a module with an `Args` type and a `run` function. Read [`Command`] first.
 
@@ -25,6 +25,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Draw which room uses which, from the manifests.
     Rooms(tidy::Repository),
+    /// Print a random sample of comments and of names of tests, for a reviewer.
+    Sample(tidy::sample::Args),
     /// Build the documentation site at target/site; installs mdBook below target/tools.
     Site(site::Args),
     /// Measure the hot parts, and the same parts of other programs if there are any.
@@ -35,6 +37,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Tidy(args) => tidy::run(args),
         Command::Rooms(args) => tidy::draw(args),
+        Command::Sample(args) => tidy::sample::run(args),
         Command::Site(args) => site::run(args),
         Command::Bench(args) => bench::run(args),
     }

@@ -17,6 +17,7 @@ mod limits;
 mod prose;
 mod quantities;
 mod rooms;
+pub(crate) mod sample;
 mod systems;
 mod walls;
 

@@ -118,10 +118,10 @@ pub(super) fn has_prose(path: &str) -> bool {
 
 /// Marks that begin a comment line, the longest first. `None` for files without comments that are
 /// checked.
-fn marks(path: &str) -> Option<&'static [&'static str]> {
+pub(super) fn marks(path: &str) -> Option<&'static [&'static str]> {
     match path.rsplit_once('.')?.1 {
         "rs" => Some(&["///", "//!", "//"]),
-        "js" | "mjs" => Some(&["//"]),
+        "js" | "mjs" | "c" => Some(&["//"]),
         "py" | "sh" | "toml" => Some(&["#:", "#"]),
         _ => None,
     }
@@ -192,7 +192,7 @@ fn faults(path: &str, text: &str) -> Vec<(usize, Kind, String)> {
 }
 
 /// The text of a comment line, without its mark.
-fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
+pub(super) fn comment<'a>(line: &'a str, marks: &[&str]) -> Option<&'a str> {
     let text = marks.iter().find_map(|mark| line.strip_prefix(mark))?;
     (!text.starts_with('!')).then(|| text.trim())
 }
@@ -203,7 +203,7 @@ fn shown(prose: &str) -> String {
 }
 
 /// Names of the tests in a file of Rust or Python, with their lines.
-fn tests<'a>(path: &str, lines: &[&'a str]) -> Vec<(usize, &'a str)> {
+pub(super) fn tests<'a>(path: &str, lines: &[&'a str]) -> Vec<(usize, &'a str)> {
     let is_rust = path.ends_with(".rs");
     let is_python =
         path.rsplit('/').next().is_some_and(|name| name.starts_with("test_") && name.ends_with(".py"));
