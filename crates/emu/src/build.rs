@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_survive_the_socket() {
+    fn notes_decode_as_they_were_encoded() {
         let failed = Note::Failed { step: BuildStep::MakeTun, errno: 13, site: Some(SiteId(7)) };
         let early = Note::Failed { step: BuildStep::UnshareUser, errno: 28, site: None };
         let done = Note::Done { congestion_control: *b"sixteen letters!" };

@@ -180,7 +180,7 @@ fn store_and_forward_takes_the_sum_of_hop_times() {
 }
 
 #[test]
-fn fill_uses_capacity_left_by_waiting_codes() {
+fn fill_uses_capacity_that_coded_flows_leave() {
     let goodput_mbps = |fill: bool| {
         let outcome = run(&format!(
             r#"

@@ -46,7 +46,7 @@ pub(in super::super) fn view(id: u64, path: &str) -> TransferView {
 /// #17: all transfers ever were listed, oldest first and without a time; a long name widened the
 /// table to 400 columns, a line break in a name broke it.
 #[test]
-fn newest_transfers_come_first_and_names_keep_the_table() {
+fn newest_transfers_come_first_and_names_fit_one_row() {
     let now = 1_795_438_443_000 + 90_000;
     let listed = table((1..=25).map(|id| view(id, "file")).collect(), false, now);
     let first_words: Vec<_> = listed.lines().map(|l| l.split_whitespace().next().unwrap_or("")).collect();

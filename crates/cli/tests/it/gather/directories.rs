@@ -209,7 +209,7 @@ fn mistakes_about_directories_are_named() {
 }
 
 #[test]
-fn ls_prints_the_sum_of_a_directory() {
+fn ls_prints_the_snapshot_of_a_directory() {
     let world = World::new(1);
     world.fill("data", 1_000);
     let place = format!("{}/data/", world.servers[0].at);

@@ -159,7 +159,7 @@ fn short_object_arrives_with_its_description() {
 }
 
 #[test]
-fn least_loaded_server_is_asked_and_the_first_describes() {
+fn least_loaded_server_sends_content_and_first_server_describes() {
     let mut fetch = many(4, 4);
     connect(&mut fetch, 0, &[B]);
     assert_eq!(asked(&mut fetch), [], "the first may come");
