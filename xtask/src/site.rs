@@ -18,7 +18,6 @@ use std::process::Command;
 
 /// Line of the table of contents that marks the place of the generated pages.
 const REFERENCE_MARK: &str = "<!-- reference -->";
-/// Version of mdBook.
 const MDBOOK_VERSION: &str = "0.5.4";
 
 /// Arguments of `cargo xtask site`.

@@ -172,7 +172,6 @@ struct SimulatedPlayer {
     streams: BTreeMap<u32, u32>,
 }
 
-/// Content of a stream.
 #[derive(Copy, Clone, Debug)]
 enum StreamContent {
     Agent(usize),

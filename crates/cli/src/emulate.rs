@@ -412,7 +412,6 @@ fn addresses(text: &str, topology: &Topology, address: impl Fn(SiteId) -> String
     Ok(out)
 }
 
-/// End of the run.
 struct RunEnd {
     code: u8,
     /// True if the command could not be started.

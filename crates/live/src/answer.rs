@@ -23,7 +23,6 @@ impl Drop for Viewer {
     }
 }
 
-/// Body of an answer.
 pub(crate) type AnswerBody = Body<Viewer>;
 
 impl Pieces for Viewer {

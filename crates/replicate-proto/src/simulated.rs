@@ -91,7 +91,6 @@ impl Replicate {
     }
 }
 
-/// The plans of a run.
 struct RunPlans {
     plans: Vec<Plan>,
     /// Maximum rate of each source.

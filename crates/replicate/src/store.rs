@@ -36,7 +36,6 @@ pub struct TransferTimes {
 /// A transfer and its new record; `None` once the transfer is forgotten.
 pub(crate) type Change = (TransferId, Option<(TransferSnapshot, TransferTimes)>);
 
-/// Contents of a store.
 pub(crate) struct StoreContents {
     pub(crate) next_transfer: TransferId,
     pub(crate) snapshots: Vec<TransferSnapshot>,

@@ -192,7 +192,6 @@ enum StreamContent {
     Data(usize),
 }
 
-/// The agent of a host.
 #[derive(Debug)]
 struct HostAgent {
     link: BitRate,

@@ -210,7 +210,6 @@ enum AgentStep {
     Ask(u64, AgentAction),
 }
 
-/// Requests in flight.
 #[derive(Default)]
 struct RequestsInFlight {
     tasks: JoinSet<(u64, Result<Answer, Failure>)>,

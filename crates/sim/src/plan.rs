@@ -36,7 +36,6 @@ pub struct Plan {
 /// Maximum number of flows that a workload opens at once. Each flow takes some 2 kB.
 const FLOWS_AT_ONCE_MAX: usize = 1_000_000;
 
-/// A resolved workload.
 #[derive(Debug)]
 enum ResolvedWorkload {
     Long { pairs: PairList, size: Option<ByteCount>, start: Duration, jitter: Duration, streams: u32 },

@@ -177,7 +177,6 @@ impl<P: Packet> Decoder<P> {
         self.held.insert(number, (packet, until));
     }
 
-    /// Handles a parity.
     pub(crate) fn handle_parity(
         &mut self,
         now: Instant,

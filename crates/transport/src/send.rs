@@ -90,7 +90,6 @@ enum Repair {
     },
 }
 
-/// A retransmitted range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct RetransmittedRange {
     start: u64,

@@ -65,7 +65,6 @@ struct Row {
     peer: Option<Peer>,
 }
 
-/// Result of a search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SearchResult {
     cost: f64,

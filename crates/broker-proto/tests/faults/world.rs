@@ -158,7 +158,6 @@ struct Poll {
     after: u64,
 }
 
-/// A running broker.
 struct RunningBroker {
     life: u64,
     networks: Networks,

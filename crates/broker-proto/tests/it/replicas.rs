@@ -31,7 +31,6 @@ enum Message {
     Joined(PeerId),
 }
 
-/// A running broker.
 struct RunningBroker {
     replica: Replica,
     /// Number of the broker's incarnation. Messages for one incarnation do not reach another one.

@@ -153,14 +153,12 @@ impl Drop for World {
     }
 }
 
-/// A running client.
 struct RunningClient {
     child: Child,
     out: Option<std::thread::JoinHandle<String>>,
     err: Option<std::thread::JoinHandle<String>>,
 }
 
-/// Output of a client.
 #[derive(Debug)]
 struct ClientOutput {
     code: Option<i32>,

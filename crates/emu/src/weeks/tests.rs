@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-/// A call of the control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ControlCall {
     Announced(u32, [u16; 2], u64),

@@ -46,7 +46,6 @@ pub(super) struct Drawing<'a> {
     pub(super) edges: Vec<Edge<'a>>,
 }
 
-/// A node.
 #[derive(Debug)]
 pub(super) struct Node<'a> {
     pub(super) id: &'a str,
@@ -54,7 +53,6 @@ pub(super) struct Node<'a> {
     pub(super) fields: Fields<'a>,
 }
 
-/// An edge.
 #[derive(Debug)]
 pub(super) struct Edge<'a> {
     pub(super) source: &'a str,

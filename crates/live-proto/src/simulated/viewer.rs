@@ -16,7 +16,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause after all edges have refused a viewer.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
-/// State of a viewer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum ViewerState {
     /// The viewer is not yet open, or pauses.
@@ -27,7 +26,6 @@ pub(super) enum ViewerState {
     Watching { edge: NodeId, life: u64, object: Object },
 }
 
-/// A viewer.
 #[derive(Debug)]
 pub(super) struct SimulatedViewer {
     pub(super) host: u16,

@@ -145,7 +145,6 @@ impl fmt::Display for CutError {
 
 impl std::error::Error for CutError {}
 
-/// The open segment.
 #[derive(Debug)]
 struct OpenSegment {
     number: u64,

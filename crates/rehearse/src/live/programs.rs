@@ -28,7 +28,6 @@ const TOKEN: &str = "0123456789abcdef";
 /// controller accepts.
 const EVERY_MAX: Span = Span::from_secs(3_600);
 
-/// A node.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) name: String,

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Port of the controller.
 const CONTROLLER_PORT: u16 = 7171;
 /// Port of each site for data.
 const DATA_PORT: u16 = 7172;

@@ -62,7 +62,6 @@ impl Fault {
     ];
 }
 
-/// An event of the schedule.
 #[derive(Clone, Debug)]
 enum ScheduleEvent {
     Tick,

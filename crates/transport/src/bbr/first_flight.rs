@@ -23,7 +23,6 @@ const TRAIN_PACKETS: u64 = 8;
 /// Minimum ratio of the time of arriving to the time of sending.
 const STRETCHED: f64 = 2.0;
 
-/// The first flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstFlight {
     /// Length of the flight.

@@ -115,7 +115,6 @@ impl ModelControl {
             (None, _) => {}
         }
     }
-    /// Handles a lost segment.
     pub(crate) fn handle_segment_lost(&mut self, now: Instant, found: &LostSegment) {
         match &mut self.bbr {
             Some(Model::First(model)) => model.handle_lost(found.bytes),

@@ -22,7 +22,6 @@ const BARS_MAX: usize = 16;
 /// Assumed width of a terminal of unknown width.
 const COLUMNS: u16 = 80;
 
-/// Display of a transfer.
 pub(super) struct TransferDisplay {
     how: DisplayMode,
     length: u64,

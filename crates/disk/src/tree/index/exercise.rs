@@ -8,9 +8,7 @@ use std::sync::OnceLock;
 
 /// Files of the index, enough for several levels of pages.
 const FILES: u64 = 2_000;
-/// Bytes of a page.
 const PAGE_BYTES: usize = 4_096;
-/// Bytes of the header.
 const HEADER_BYTES: usize = 320;
 /// Bytes of one edit: its kind, two places, and a value.
 const EDIT_BYTES: usize = 10;

@@ -22,7 +22,6 @@ pub(super) enum Client {
     Viewer(usize),
 }
 
-/// Contents of a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestContent {
     /// Admission of a viewer.
