@@ -7,13 +7,12 @@ use crate::market::{Group, Market, mbps};
 
 /// Maximum number of viewers in a market for which the search is used.
 pub(crate) const SESSIONS_MAX: u64 = 64;
-/// Maximum number of branches; after these the search ends without proof of the optimum.
+/// Maximum number of branches. At this number the search ends without proof of the optimum.
 const BRANCHES_MAX: u32 = 200_000;
 
 /// For each group, by number: number of viewers on each candidate.
 pub(crate) type GroupPlacement = Vec<Vec<(Option<u32>, u32)>>;
 
-/// Result of the search.
 pub(crate) struct SearchResult {
     /// A placement cheaper than the previous best, if there is one.
     pub(crate) placed: Option<GroupPlacement>,

@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 pub const WINDOW_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of places in a round; the places with the most viewers are kept.
 pub const PLACES_MAX: usize = 50_000;
-/// Maximum bytes of the names of these places. Calls, decisions and the store hold some ten copies
-/// of the names at once.
+/// Maximum bytes of the names of a round's places. Calls, decisions and the store hold some ten
+/// copies of the names at once.
 pub const NAMES_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a place besides its names: map entries and half-empty heap blocks.
 const PLACE_BYTES: usize = 256;

@@ -65,7 +65,7 @@ pub enum MarketError {
         what: &'static str,
         /// Number of the item.
         number: usize,
-        /// The value.
+        /// The refused value.
         value: f64,
     },
     /// A capacity or a bitrate is above its limit.
@@ -74,7 +74,7 @@ pub enum MarketError {
         what: &'static str,
         /// Number of the item.
         number: usize,
-        /// The value.
+        /// The refused value.
         value: BitRate,
         /// The limit.
         most: BitRate,

@@ -266,7 +266,8 @@ mod tests {
         let early = controller.handle_demand(Instant::from_us(1_900), &ring());
         let due = Instant::from_us(3_900);
         assert_eq!(early, Err(ControlError::Early { at: Instant::from_us(1_900), due }));
-        // An estimate before its time, but after the previous decision, is for the same week.
+        // An estimate before `due`, but after the previous decision, is for the same week as one
+        // at `due`.
         assert_eq!(controller.handle_demand(Instant::from_us(2_500), &ring()), Ok(()));
         assert_eq!(controller.poll_week().unwrap().number, 2);
     }

@@ -105,7 +105,7 @@ pub trait Rehearsal {
     fn flows(&self) -> Vec<Start> {
         Vec::new()
     }
-    /// Strict priority of these flows.
+    /// Strict priority of the flows of [`Self::flows`].
     fn priority(&self) -> u8 {
         1
     }
@@ -128,8 +128,8 @@ pub trait RunningSystem: Send {
     fn announce(&self, _site: SiteId, _flow: usize) -> Option<Announce> {
         None
     }
-    /// Performs the system's work other than these flows, from the start of the run until the work
-    /// is done or `time` has passed.
+    /// Performs the system's work other than the flows of [`Rehearsal::flows`]. Runs from the start
+    /// of the run until the work is done or `time` has passed.
     ///
     /// Errors: a program that fails.
     fn work(&mut self, emulation: &Emulation, time: std::time::Duration) -> Result<(), ScenarioError>;

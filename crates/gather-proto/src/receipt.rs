@@ -12,8 +12,8 @@
 //!
 //! Source: the nonce sum of RFC 3540. Differs: the sum there covers all packets, and one loss
 //! invalidates it; a digest over named packets survives losses. RFC 9000 section 21.4 skips packet
-//! numbers at random. Skipped numbers do not detect a client that learns the numbers from the
-//! packets that pass a full link, and inflates its counts.
+//! numbers at random. A client on a full link sees which numbers arrive, and could inflate its
+//! counts without naming a skipped number.
 
 /// Number of latest packet numbers that a receipt covers.
 pub const WINDOW: u32 = u32::BITS;

@@ -26,7 +26,7 @@ pub enum StoreError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Reason.
+        /// Error of the system or of the check of the file.
         reason: String,
     },
     /// A record cannot be understood.

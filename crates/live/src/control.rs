@@ -97,11 +97,12 @@ pub enum ControlError {
     Description(DescriptionError),
     /// The network has no node with this name.
     UnknownNode(String),
-    /// The tier of the node does not fit the program: name, tier, the program's tiers.
+    /// The tier of a node does not fit the program. Holds the node's name, its tier and the
+    /// program's tiers.
     OtherTier(String, Tier, &'static str),
-    /// Children connect to this node, but no address to listen on is configured: name.
+    /// Children connect to the named node, but no address to listen on is configured.
     NoListener(String),
-    /// The node's media URL begins with `https://`, but no address for objects is configured: name.
+    /// The named node's media URL begins with `https://`, but no address for objects is configured.
     NoObjectsListener(String),
     /// A parent's URL is invalid.
     BadParent(OriginUrlError),

@@ -256,8 +256,8 @@ async fn forward(
             (Flow::Continue, None) => {}
         }
     }
-    // No await may come before this: the relay may have cancelled the task, because the object is
-    // complete.
+    // There must be no await between `handle_end` and `finish`: once the object is complete, the
+    // relay may cancel the task.
     reply.finish();
     Ok(())
 }

@@ -71,9 +71,9 @@ pub struct KeySet {
 pub enum KeysError {
     /// A name that no certificate can carry, or that appears twice.
     BadName {
-        /// The name.
+        /// The refused name.
         name: String,
-        /// Reason.
+        /// Rule that the name breaks.
         reason: &'static str,
     },
     /// A number of days outside 1 to [`VALID_DAYS_MAX`].
@@ -97,7 +97,7 @@ pub enum KeysError {
     BadAuthority {
         /// The file.
         path: PathBuf,
-        /// Reason.
+        /// Why the key is refused.
         reason: String,
     },
     /// A folder with keys of another system, or of none.

@@ -186,9 +186,9 @@ impl std::fmt::Display for PeerIdentity {
 /// A name that no certificate can carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadName {
-    /// The name.
+    /// The refused name.
     pub name: String,
-    /// Reason.
+    /// Rule that the name breaks.
     pub reason: &'static str,
 }
 

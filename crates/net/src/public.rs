@@ -76,7 +76,7 @@ pub enum PublicTlsError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// Error of rustls, as text.
         reason: String,
     },
 }

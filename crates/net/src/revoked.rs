@@ -28,7 +28,7 @@ pub struct RevocationList {
 pub struct BadLine {
     /// Number of the line, from 1.
     pub line: usize,
-    /// Reason.
+    /// Rule that the line breaks.
     pub reason: &'static str,
 }
 

@@ -387,12 +387,12 @@ pub enum OpenError {
     },
     /// A datagram with this number has been opened.
     Replayed {
-        /// The number.
+        /// Number of the datagram.
         number: u64,
     },
     /// The number is older than the replay window, so a replay cannot be excluded.
     TooOld {
-        /// The number.
+        /// Number of the datagram.
         number: u64,
     },
     /// The other end has not sealed the datagram, or its bytes have changed in transit.

@@ -18,27 +18,27 @@ pub const COMPONENT_BYTES_MAX: usize = 255;
 pub enum NameError {
     /// The name is empty after normalisation, or is a folder's name because it ends with a slash.
     Folder {
-        /// The name.
+        /// The refused name.
         name: String,
     },
     /// The name has a component `..`.
     Parent {
-        /// The name.
+        /// The refused name.
         name: String,
     },
     /// The name has an unprintable character, such as a line break or an escape.
     Control {
-        /// The name.
+        /// The refused name.
         name: String,
     },
     /// A component is reserved for working files.
     Reserved {
-        /// The name.
+        /// The refused name.
         name: String,
     },
     /// A component is too long.
     TooLong {
-        /// The component.
+        /// The refused component.
         component: String,
         /// Length of the component in bytes.
         bytes: usize,

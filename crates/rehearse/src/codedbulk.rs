@@ -93,7 +93,7 @@ pub struct Cell {
     /// Folder for the run's files, which are removed unless the run fails.
     #[arg(long, value_name = "DIR", default_value = "runs/experiment")]
     pub out: PathBuf,
-    /// Fill capacity that coded flows leave with uncoded data of the lowest priority (Figure 6).
+    /// Send uncoded data of the lowest priority in the capacity that coded flows leave (Figure 6).
     /// Predictions do not count this data.
     #[arg(long)]
     pub fill: bool,

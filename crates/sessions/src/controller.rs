@@ -285,7 +285,8 @@ impl<Id: Clone + Ord, M: Clone> Sessions<Id, M> {
     ) -> Result<Option<Vec<(u64, M)>>, NotJoined> {
         let probes_now = self.peers.get(id).map_or(0, |peer| peer.probes);
         if probes.is_some_and(|probes| probes != probes_now) {
-            // The next request is the sign of life.
+            // The poll ends without messages and is not counted. The peer's next request shows that
+            // the peer is alive.
             return Ok(Some(Vec::new()));
         }
         let answer_max = self.config.answer_max;

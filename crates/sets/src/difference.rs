@@ -1,8 +1,8 @@
 //! The difference of two snapshots.
 //!
 //! Both manifests are read from their roots down. Two nodes with one hash hold the same entries
-//! and are passed unread, and so is a directory whose hash did not change. So k changed names read
-//! a few nodes for each level of each of their directories.
+//! and are passed unread, and so is a directory whose hash did not change. So for k
+//! changed names, a few nodes are read at each level of each directory above these names.
 //!
 //! Leaves out: renames, which need the whole difference (`crate::renames`); copies of a content
 //! that stays where it was, which the destination's index finds. Read [`Difference`] first.

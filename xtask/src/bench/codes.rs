@@ -43,7 +43,7 @@ pub struct Args {
     /// raptorq. Needs --peers.
     #[arg(long, requires = "peers")]
     check: bool,
-    /// Measure these alone.
+    /// Measure this part alone.
     #[arg(long, value_enum)]
     only: Option<Part>,
     /// CPU seconds for each contender in each cell.

@@ -3,7 +3,7 @@
 use super::{ClusterAnnouncement, Design, first};
 use crate::world::{Offer, Site};
 
-/// A network matches its cheapest cluster and announces its cost.
+/// For each place a network offers its cheapest cluster, and announces the cluster's cost.
 #[derive(Copy, Clone, Debug)]
 pub struct DynamicPricing;
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 /// Maximum number of count messages kept, each a part of one broker's counts.
 pub const COUNTED_MAX: usize = 64;
-/// Maximum total bytes of these messages, because untrusted players choose the names of places.
+/// Maximum total bytes of the count messages kept. Untrusted players choose the names of places, so
+/// their lengths must be bounded.
 pub const COUNTED_BYTES_MAX: usize = 128 << 20;
 
 /// Counts from one message of another broker, valid until `until`.

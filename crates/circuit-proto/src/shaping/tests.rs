@@ -65,8 +65,8 @@ proptest! {
         let shaped = shape(&demand, &Timing::ETALON, &shaping);
         let before = before_filling(&demand, &shaping);
         let (entries, sums) = (shaped.entries(), sums(&shaped));
-        // Rounding to whole bytes leaves less than one byte for each entry of a row, and shares
-        // differ by that.
+        // Rounding to whole bytes leaves less than one byte unused per entry of a row, so sums and
+        // shares may be off by this slack.
         let slack = 2 * racks as u64;
         for pair in (0..racks * racks).filter(|pair| (entries[*pair] as f64) < before[*pair] * (1.0 - 1e-12) - 1.0) {
             let (row, column) = (pair / racks, pair % racks);

@@ -39,11 +39,11 @@ impl WorkloadName {
 /// A topology of Figure 4.14.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Bottleneck {
-    /// 4 and 30 Gbit/s between the tiers.
+    /// Links of 4 and 30 Gbit/s between the tiers.
     Source,
-    /// 400 and 30 Gbit/s.
+    /// Links of 400 and 30 Gbit/s between the tiers.
     Reflector,
-    /// 4,000 and 3,000 Gbit/s.
+    /// Links of 4,000 and 3,000 Gbit/s between the tiers.
     Edge,
 }
 

@@ -64,7 +64,7 @@ pub struct Args {
     /// `refuse`: give the destination up.
     #[arg(long, default_value = "repair", value_parser = policy)]
     on_corrupt: CorruptPolicy,
-    /// Fill capacity that the plan's flows leave with uncoded data of the lowest priority, also
+    /// Send uncoded data of the lowest priority in the capacity that the plan's flows leave, also
     /// while other transfers delay these flows. Needs routers that keep DSCP LE behind AF11.
     #[arg(long, conflicts_with = "bwlimit")]
     fill: bool,

@@ -31,7 +31,8 @@ const MORE_SILENT: u64 = 1_500;
 const ATTACK: Duration = Duration::from_secs(4);
 /// Last bytes of the source addresses of silent connections.
 const ADDRESSES: [u8; 4] = [1, 10, 11, 12];
-/// Shorter than the timeout of a silent connection: a call that waits for one exceeds it.
+/// Time that a call may take beyond the calls before the attack. Shorter than the timeout of a
+/// silent connection, so a call that waits for a silent connection takes too long.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Concurrent tests would disturb each other's measurements.

@@ -65,8 +65,8 @@ fn looked_up(around: &OwnedFd, own: &OwnedFd) -> io::Result<Folding> {
     probe(if is_mounted { own } else { around })
 }
 
-/// Compares working names in a folder, whose time of modification stays. Names that a killed
-/// process left are removed.
+/// Compares working names in a folder, and removes names that a killed process left. Restores the
+/// folder's time of modification.
 fn probe(folder: &OwnedFd) -> io::Result<Folding> {
     let before = rustix::fs::statx(folder, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?.stx_mtime;
     remove_left(folder, SystemTime::now());

@@ -127,7 +127,7 @@ pub struct Manifest {
     paths: Vec<u8>,
     /// In the order of the manifest.
     files: Vec<FileSpan>,
-    /// Number of the file of each further name.
+    /// File number of each hard link beyond a file's first name, by path.
     aliases: BTreeMap<Vec<u8>, usize>,
     /// Targets of the symbolic links.
     links: BTreeMap<Vec<u8>, Vec<u8>>,

@@ -191,7 +191,7 @@ impl Directories {
             None => Indexes::Nameless(VecDeque::new()),
         };
         Ok(Self {
-            // Clients read paths below the folder, and not where the folder lies.
+            // Messages show clients the paths below the folder, but not the folder's own path.
             folder: Folder::open(folder, Links::Refused)?.shown_as(PathBuf::new()),
             indexes: Mutex::new(indexes),
             held: Mutex::default(),

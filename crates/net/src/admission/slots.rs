@@ -39,7 +39,7 @@ impl<T> Clone for ConnectionSlots<T> {
 pub enum NoFreeSlot {
     /// All slots are taken.
     All {
-        /// The limit.
+        /// Number of slots.
         limit: usize,
     },
     /// The peer holds as many slots as one identity may have.

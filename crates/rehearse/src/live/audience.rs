@@ -16,7 +16,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time by which a sample precedes the viewers that begin at its second.
+/// Time by which a sample is taken before its due time. So the sample does not count the viewers
+/// that begin at its due time.
 const SAMPLE_LEAD: Duration = Duration::from_millis(100);
 
 /// Effect of Ctrl-C.

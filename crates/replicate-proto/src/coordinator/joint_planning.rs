@@ -190,7 +190,7 @@ impl<P: Planner> Coordinator<P> {
         let mut found = if fits {
             share_flows_under(&capacities, &known, &ceilings).into_iter()
         } else {
-            // The installation refuses these plans later.
+            // A plan with an unknown link gets no rate; its installation is refused later.
             vec![NOTHING; known.len()].into_iter()
         };
         // A transfer without a plan has no rate.

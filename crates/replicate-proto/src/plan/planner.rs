@@ -342,7 +342,7 @@ pub struct Comparison {
     pub single_path: f64,
     /// The scheme that `auto` chooses.
     pub auto: Scheme,
-    /// Reason.
+    /// Why `auto` chooses this scheme.
     pub reason: String,
     /// The gain of coding.
     pub coding_gain: String,

@@ -231,8 +231,8 @@ async fn wait_for_phase(client: &Client, id: TransferId, phase: PhaseName) {
     panic!("never {phase:?}: {:?}", client.status(id).await);
 }
 
-/// Forwards connections to `target`. Each change of the flag cuts earlier connections without a
-/// FIN, as a power loss does: a sender on one of them gets a reset, as from the restarted machine.
+/// Forwards connections to `target`. Each value on the returned channel cuts earlier connections
+/// without a FIN, as a power loss does: their senders get a reset, as from a restarted machine.
 async fn forgetful_way(target: SocketAddr) -> (SocketAddr, tokio::sync::watch::Sender<u64>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");

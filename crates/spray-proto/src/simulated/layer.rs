@@ -115,8 +115,8 @@ impl SprayLayer {
         loop {
             while let Some(leaving) = host.poll_leaving() {
                 let is_first = self.short_first && leaving.is_short;
-                // The path is chosen first, because the host and its chooser number the same
-                // datagrams.
+                // The path is chosen even if no packet is made below: the chooser must number the
+                // same datagrams as the host.
                 let way = (self.scheme == Scheme::Agent).then(|| {
                     let (ways, rate, seed, now) = (self.ways, self.rate, self.seed, cx.now());
                     let to = leaving.to as u16;

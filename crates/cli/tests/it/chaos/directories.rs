@@ -215,7 +215,8 @@ impl Source {
         Some(())
     }
 
-    /// Other bytes of the same length; in every second case the time stays, too.
+    /// Replaces a file's content by other bytes of the same length. Restores the time of
+    /// modification in half of the cases.
     fn rewrite(&mut self) -> Option<()> {
         let path = self.file()?;
         let found = path.metadata().expect("it stays");

@@ -78,7 +78,7 @@ pub(super) struct FeedSet {
     least_room: u64,
 }
 
-/// Objects with their requests, which are called pairs here.
+/// Objects with their requests. A request is called a pair here: its object and its group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Objects {
     /// Bitrate in Mbit/s.
@@ -152,7 +152,6 @@ impl FlatProgram {
     pub(super) fn link_id(links: &Links, link: u32) -> LinkId {
         LinkId(links.ids[link as usize])
     }
-    /// Id of a tail.
     pub(super) fn tail_id(&self, tail: u32) -> GroupLinkId {
         GroupLinkId(self.tails.ids[tail as usize])
     }

@@ -175,7 +175,7 @@ fn postponed_destination_without_head_delays_no_other_destination() {
     assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
 }
 
-/// An earlier transfer of the directory, as it was then, left its head and other ranges.
+/// A transfer of an earlier snapshot of the directory left that snapshot's head and ranges.
 #[test]
 fn ranges_of_another_snapshot_count_for_nothing() {
     let mut w = World::new(internet2());
