@@ -154,7 +154,7 @@ pub enum Skipped {
 pub struct Found<'s> {
     /// Path from the root.
     pub path: &'s [u8],
-    /// Its facts.
+    /// Metadata of the file.
     pub stat: Stat,
     folder: BorrowedFd<'s>,
     root: &'s Path,

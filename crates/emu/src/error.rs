@@ -26,7 +26,7 @@ pub enum EmuError {
     Option {
         /// Name of the setting.
         name: &'static str,
-        /// Its value.
+        /// The invalid value.
         value: String,
         /// Permitted values.
         allowed: &'static str,

@@ -108,7 +108,7 @@ pub enum RelayError {
     Wildcard {
         /// The wildcard address.
         address: String,
-        /// A site that would have to connect to it.
+        /// A site that would have to connect to the wildcard address.
         from: String,
     },
     /// The controller's address or the keys are unusable.

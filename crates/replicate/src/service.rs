@@ -72,14 +72,14 @@ pub struct AcceptFrom {
 pub enum RuleError {
     /// The text lacks the form `SITE=FOLDER`.
     Form {
-        /// The text.
+        /// The refused text.
         text: String,
     },
     /// The site is unknown.
     Site(TopologyError),
     /// The folder is not below the served folder.
     Folder {
-        /// Its name.
+        /// Name of the folder.
         folder: String,
     },
     /// The folder's name is invalid.

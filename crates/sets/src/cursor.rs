@@ -42,12 +42,12 @@ impl<A: Store, B: Store> Store for Both<A, B> {
 pub enum ReadError {
     /// The store lacks a node. Once the store has it, reading can go on.
     Missing {
-        /// Its hash.
+        /// Hash of the missing node.
         hash: NodeHash,
     },
     /// A node contradicts its hash or its parent.
     Node {
-        /// Its hash.
+        /// Hash of the node.
         hash: NodeHash,
         /// The mistake.
         error: TreeError,
@@ -67,7 +67,7 @@ pub enum ReadError {
 pub enum TreeError {
     /// The bytes have another hash.
     Hash,
-    /// The bytes are no node.
+    /// The bytes do not encode a node.
     Encoding(NodeError),
     /// A node of another level must stand here.
     Level,

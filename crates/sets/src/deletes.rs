@@ -40,7 +40,7 @@ impl Default for MaxDelete {
     }
 }
 
-/// A text that is no [`MaxDelete`].
+/// A text that is not a valid [`MaxDelete`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaxDeleteError {
     text: String,
@@ -141,9 +141,9 @@ impl std::error::Error for DeleteRefusal {}
 /// An entry that the source lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurplusEntry {
-    /// Its path.
+    /// Path of the entry.
     pub path: Vec<u8>,
-    /// Its kind at the destination.
+    /// Kind of the entry at the destination.
     pub kind: Kind,
 }
 

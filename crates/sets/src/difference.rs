@@ -25,21 +25,21 @@ pub enum Change {
     },
     /// An entry is new.
     Added {
-        /// Its path.
+        /// Path of the entry.
         path: Vec<u8>,
         /// The entry.
         entry: Entry,
     },
     /// An entry is gone. A directory's contents follow it.
     Removed {
-        /// Its path.
+        /// Path of the entry.
         path: Vec<u8>,
         /// The entry.
         entry: Entry,
     },
     /// An entry has other content or other attributes. For a directory, only the attributes count.
     Changed {
-        /// Its path.
+        /// Path of the entry.
         path: Vec<u8>,
         /// The entry before.
         before: Entry,

@@ -132,7 +132,7 @@ struct Flow<P> {
     /// Time since which the number of held packets is constant.
     held_at: Instant,
     due: Option<Instant>,
-    /// Bytes of the flow that are included in its peer's sum.
+    /// Bytes of the flow that count in the memory of its peer.
     held: PeerMemory,
     /// Position in the list of ages, while the flow is in the table.
     place: Option<FlowPosition>,

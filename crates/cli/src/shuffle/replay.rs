@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long = "allocator", value_name = "NAME", value_parser = allocator::parser())]
     allocators: Vec<Scheduler>,
     /// Use the rules of CoflowSim, the field's reference simulator: its epochs, ports and rounding.
-    /// For varys and fifo only.
+    /// Only varys and fifo support these rules.
     #[arg(long, conflicts_with_all = ["port_rate", "faster"])]
     like_coflowsim: bool,
     /// Take only this many coflows, from the trace's beginning. Without: all.

@@ -70,9 +70,9 @@ fn destination_with_a_spare_link_finishes_long_before() {
 
 /// Progress of one transfer over two paths while another transfer delays one of them.
 struct DelayedTransfer {
-    /// Its rate.
+    /// Rate of the delayed transfer.
     mbps: f64,
-    /// Rate of the other transfer in that time.
+    /// Rate of the other transfer in the same time.
     other_mbps: f64,
     /// Bytes over the uncontended path, for each byte of the file.
     share: f64,

@@ -23,13 +23,13 @@ enum ConnectionEnd {
     AtOnce,
     /// During the handshake, after the client's first message.
     InTheHandshake,
-    /// With bytes that are not TLS.
+    /// Sends bytes that are not TLS.
     InPlainText,
-    /// With a certificate of another authority.
+    /// Presents a certificate of another authority.
     AsAStranger,
     /// After the handshake and the client's first bytes, without TLS's `close_notify`.
     AfterTheHandshake,
-    /// After the handshake, with bytes that are not our protocol.
+    /// After the handshake, sends bytes that are not our protocol.
     WithGarbage,
 }
 

@@ -57,7 +57,7 @@ pub struct Destination<'a> {
     pub backup: Option<(&'a Folder, &'a Name)>,
     /// Ranges of the stream whose files changed at the source before they were sent.
     pub unsettled: Option<&'a RangeSet>,
-    /// Filter of the transfer. No entry that it excludes gives way to a directory.
+    /// Filter of the transfer. A directory never replaces an entry that the filter excludes.
     pub filter: Option<&'a Filter>,
     /// Maximum memory for one manifest, in bytes.
     pub memory_max: u64,

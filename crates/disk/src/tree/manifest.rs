@@ -173,7 +173,8 @@ struct Maker<'m, 'i, O, R> {
     builder: Builder,
     metadata: Reader,
     lookups: Option<&'m mut Lookups<'i>>,
-    /// By device and inode: btrfs subvolumes and overlays repeat inodes.
+    /// Files with further hard links, by device and inode: btrfs subvolumes and overlays repeat
+    /// inodes.
     linked: BTreeMap<(u64, u64), Linked>,
     counts: Counts,
     buffer: Vec<u8>,

@@ -96,13 +96,13 @@ impl std::error::Error for HeadError {}
 #[derive(Clone, Debug)]
 pub(super) struct FileSpan {
     pub(super) mode: u32,
-    /// End of its path among the paths.
+    /// End of the file's path in [`Manifest::paths`].
     path_end: usize,
-    /// Its bytes in the stream.
+    /// Range of the file's content in the stream.
     pub(super) range: ByteRange,
     pub(super) content: FileHash,
     pub(super) modified: FileTime,
-    /// Beginning of the values of its blocks in the head; 0 for a small file.
+    /// Beginning of the values of the file's blocks in the head; 0 for a small file.
     blocks: usize,
 }
 
@@ -125,7 +125,7 @@ pub struct Manifest {
     length_bytes: u64,
     /// Paths of the files, end to end.
     paths: Vec<u8>,
-    /// In the order of the manifest.
+    /// Files, in the order of the manifest.
     files: Vec<FileSpan>,
     /// File number of each hard link beyond a file's first name, by path.
     aliases: BTreeMap<Vec<u8>, usize>,
@@ -725,13 +725,13 @@ impl TreeStream {
 /// A content of a stream that a directory has already.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LocalContent {
-    /// Its bytes in the stream.
+    /// Range of the content in the stream.
     pub range: ByteRange,
-    /// Number of the file that has it.
+    /// Number of the file that has the content.
     pub(super) source: usize,
-    /// Its first byte in this file.
+    /// Offset of the content in this file.
     pub(super) offset: u64,
-    /// Whether this file has the path that it has in the stream's manifest.
+    /// Whether the stream's manifest has this content at this file's path.
     pub(super) is_in_place: bool,
 }
 

@@ -163,7 +163,7 @@ impl<S: Symbol + From<Bytes>> Fetch<S> {
         }
     }
 
-    /// Asks the next holders for descriptions whose answers are late.
+    /// Asks the next holder of each object whose description is late.
     pub(super) fn ask_others(&mut self, now: Instant) {
         for object in self.active.clone() {
             let it = &self.objects[object];

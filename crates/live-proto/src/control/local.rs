@@ -22,10 +22,10 @@ pub struct ParentRoute {
 /// Variant of Algorithm 1.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// The nearest parent among those with enough capacity, as in the text.
+    /// The nearest parent among those with enough capacity, as in the thesis text.
     #[default]
     NearestWithCapacity,
-    /// A parent with enough capacity among the nearest parents only, as printed.
+    /// A parent with enough capacity among the nearest parents only, as in the printed algorithm.
     Printed,
 }
 

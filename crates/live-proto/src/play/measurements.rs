@@ -105,7 +105,7 @@ pub struct Measurements {
     pub ages: Ages,
     /// Longest time between two arrivals of bytes of segments or parts.
     pub gap_max: Duration,
-    /// Longest of these times that contains a failed request. Zero if none does.
+    /// Longest time between two arrivals in which a request failed. Zero if no request failed.
     pub recovery_max: Duration,
     /// The last failed request's URL, and its failure.
     pub last_failure: Option<(String, PlayFailure)>,

@@ -82,7 +82,7 @@ impl Nginx {
         nginx
     }
 
-    /// Its error log.
+    /// The error log of nginx.
     fn errors(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default()
     }

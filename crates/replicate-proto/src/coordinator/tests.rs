@@ -549,7 +549,7 @@ fn bad_requests_are_refused_with_one_line() {
 }
 
 #[test]
-fn tables_are_bounded() {
+fn running_and_remembered_transfers_are_bounded() {
     let config = CoordinatorConfig { transfers_max: 2, finished_max: 1, ..CoordinatorConfig::default() };
     let mut w = World::with(internet2(), config);
     let first = w.submit(request(0, &[3]));

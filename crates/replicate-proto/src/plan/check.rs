@@ -16,7 +16,7 @@ pub enum CheckError {
     Unknown {
         /// Kind of the missing item.
         what: &'static str,
-        /// Its number.
+        /// Number of the missing item.
         id: u32,
     },
     /// A link carries more than its capacity.

@@ -18,7 +18,7 @@ pub const RATE_TOLERANCE: f64 = 1e-5;
 pub struct PlanWithFigures {
     /// The plan.
     pub plan: Plan,
-    /// Its figures.
+    /// Figures of the plan.
     pub figures: Figures,
 }
 

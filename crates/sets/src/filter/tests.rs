@@ -130,7 +130,7 @@ fn names_need_not_be_text() {
 }
 
 #[test]
-fn wrong_rules_name_their_place() {
+fn errors_of_rules_name_the_rule_and_line() {
     let from = |text: &str| {
         let text = Text { name: "rules.txt".to_owned(), text: text.to_owned() };
         let options = Options { filter_from: vec![text], ..Options::default() };

@@ -227,7 +227,7 @@ mod tests {
     /// #17: without a terminal there was a line a second for one destination, even after it had the
     /// whole file.
     #[test]
-    fn line_names_all_that_lack_something_or_is_absent() {
+    fn progress_line_names_unfinished_sites_only() {
         let of = |rows: &[(&str, u64, u64)]| -> BTreeMap<String, (u64, u64)> {
             rows.iter().map(|(site, bytes, bps)| ((*site).to_owned(), (*bytes, *bps))).collect()
         };
