@@ -62,7 +62,7 @@ pub struct StaticParents {
     parents: Vec<Arc<Parent>>,
     /// Refused parents by folder of the stream, with the end of each refusal.
     refused: Mutex<BTreeMap<String, BTreeMap<Hop, Instant>>>,
-    /// Log lines about parents. A parent may break each answer, and answer each probe.
+    /// Limiter of log lines about parents, which may break each answer and still answer each probe.
     refusals: Refusals,
 }
 

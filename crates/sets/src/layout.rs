@@ -78,7 +78,8 @@ pub struct Extent {
     pub stream_bytes: u64,
     /// Number of the file among the files of the manifest.
     pub file: u64,
-    /// Its part in the stream: not empty, and its beginning is a multiple of [`BLOCK_BYTES`].
+    /// Part of the file that is in the stream. It is not empty, and its beginning is a multiple of
+    /// [`BLOCK_BYTES`].
     pub range: ByteRange,
 }
 
@@ -87,7 +88,7 @@ pub struct Extent {
 pub struct Place {
     /// Number of the file among the files of the manifest.
     pub file: u64,
-    /// Byte of its content.
+    /// Offset in the file's content.
     pub offset_bytes: u64,
 }
 
@@ -221,7 +222,7 @@ impl Layout {
         Some(Place { file: extent.file, offset_bytes })
     }
 
-    /// The byte of the stream that holds a place; `None` if the stream has it not.
+    /// The byte of the stream that holds a place; `None` if the stream does not have the place.
     pub fn offset(&self, place: Place) -> Option<u64> {
         let key = |extent: &Extent| (extent.file, extent.range.start);
         let wanted = (place.file, place.offset_bytes);

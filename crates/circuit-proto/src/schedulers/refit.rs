@@ -245,8 +245,9 @@ impl Week {
         Candidate { served: self.served(&circuits, length), length, circuits }
     }
 
-    /// The length with the most served time per time of day and night, over the largest matchings
-    /// of each class and all classes above it. `None` if no pair has open time.
+    /// The day length that maximises served time divided by the time of day and night. For each
+    /// class, considers the largest matching of its pairs and the pairs of all classes above it.
+    /// `None` if no pair has open time.
     fn best_length(&mut self, most: i64) -> Option<i64> {
         let mut best: Option<(i64, i64)> = None;
         let night = self.night;

@@ -23,7 +23,7 @@ pub struct PlanRequest<'a> {
     pub avoid_links: &'a [LinkId],
     /// The scheme.
     pub scheme: SchemeChoice,
-    /// Whether the plan may have groups that fill others.
+    /// Whether the plan may have groups that fill the capacity left by other groups.
     pub fill: bool,
 }
 

@@ -193,7 +193,7 @@ fn an_index_can_be_deleted() {
 #[test]
 fn fresh_files_are_read_again() {
     let mut world = World::new();
-    // A slow machine must not settle them.
+    // An hour, so that files do not settle even on a slow machine.
     world.granularity = Duration::from_secs(3_600);
     assert_eq!((world.hashed(), world.hashed()), (4, 4));
 }

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 /// Maximum number of entries with one path.
 const NUMBERS_MAX: u32 = 1_000;
-/// Permissions of a directory of a backup: its files may come from a directory that others cannot
-/// read.
+/// Permissions of a directory of a backup: its files may come from a directory that other users
+/// cannot read.
 const MODE: u32 = 0o700;
 
 /// A directory for entries that a transfer deletes or overwrites.

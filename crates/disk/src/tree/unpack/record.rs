@@ -40,7 +40,7 @@ pub fn note_broken_off(
             _ => continue,
         };
         let recorded = record.sent(&path)?;
-        // The source that wrote this content keeps it.
+        // If another source wrote the same content earlier, that source stays recorded.
         let writer = recorded.filter(|recorded| recorded.content == sent.content);
         let sent = Sent { origin: writer.map_or(origin, |writer| writer.origin), ..sent };
         if recorded != Some(sent) {

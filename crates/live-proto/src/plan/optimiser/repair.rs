@@ -16,7 +16,7 @@ const LIMITS: Limits = Limits { nodes: 15, tolerance: 0.003 };
 /// other objects are only improved.
 const AFRESH_EVERY: usize = 4;
 /// Largest loss of the priced objective at which a new tree replaces the old tree.
-const GAIN_MIN: f64 = 1e-12;
+const LOSS_MAX: f64 = 1e-12;
 
 /// Trees within capacities, and the capacity that they leave.
 #[derive(Clone)]
@@ -295,7 +295,7 @@ impl<'a> Repair<'a> {
         let is_afresh = (object + phase).is_multiple_of(AFRESH_EVERY);
         self.solve(object, (&tails, &trunks), is_afresh, search, placed);
         let (new, new_use) = self.apply(object, placed, true);
-        let is_kept = new - share * new_use >= old - share * old_use - GAIN_MIN;
+        let is_kept = new - share * new_use >= old - share * old_use - LOSS_MAX;
         if !is_kept {
             self.apply(object, placed, false);
             for (pair, &(tail, trunk, feed)) in pairs.zip(&former) {
