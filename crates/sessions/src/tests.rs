@@ -169,13 +169,13 @@ fn peer_tries_the_next_controller_unless_told_to_rejoin() {
 #[derive(Copy, Clone, Debug)]
 enum Act {
     Message,
-    /// A poll of the peer: whether the request arrives, and whether the answer arrives.
+    /// A poll of the peer. Holds whether the request arrives, and whether the answer arrives.
     Poll(bool, bool),
     /// The last answer arrives again, late.
     LateAnswer,
     /// A poll arrives again, possibly after the peer has joined again.
     LatePoll,
-    /// A batch is repeated until its answer arrives: number of answers that are lost.
+    /// A batch that is repeated until its answer arrives. Holds the number of answers lost before.
     Batch(u8),
     Silence,
     RestartController,

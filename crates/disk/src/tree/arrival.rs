@@ -53,7 +53,7 @@ pub struct Destination<'a> {
     pub replace: bool,
     /// Entries to delete, from the manifest of `before`; `None` to delete nothing.
     pub deletes: Option<&'a Surplus>,
-    /// Place of entries that are deleted or overwritten: its name below a folder.
+    /// Folder and name of the directory for entries that are deleted or overwritten.
     pub backup: Option<(&'a Folder, &'a Name)>,
     /// Ranges of the stream whose files changed at the source before they were sent.
     pub unsettled: Option<&'a RangeSet>,

@@ -494,7 +494,7 @@ impl Writing<'_> {
         })
     }
 
-    /// Content that the scan before found under a path, if the file did not change since.
+    /// Content that the earlier scan found under a path, if the file has not changed since then.
     fn content_before(&self, path: &[u8], stat: &Stat) -> Option<FileHash> {
         let file = self.from.before?.manifest().file(path)?;
         let is_same = file.range.len() == stat.size_bytes && file.modified == self.earlier_time(stat);

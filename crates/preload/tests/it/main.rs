@@ -234,7 +234,7 @@ fn connection_on_a_reused_descriptor_restarts_the_count() {
 }
 
 #[test]
-fn closed_duplicates_and_ranges_restart_the_count() {
+fn reused_descriptor_numbers_restart_the_count() {
     // The C library closes the descriptor of `fclose` internally, so its entry stays.
     let script = "import ctypes, fcntl\nc = ctypes.CDLL(None)\nc.fdopen.restype = ctypes.c_void_p\nc.fclose.argtypes = [ctypes.c_void_p]\n\
          u = connect()\n\

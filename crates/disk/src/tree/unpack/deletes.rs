@@ -194,7 +194,7 @@ impl Writing<'_> {
             return Ok(Deleted::Conflict);
         }
         if let (Kind::Directory { .. }, FileType::Directory) = (&entry.kind, kind) {
-            // A directory around a conflict is not named, too.
+            // Only the conflict is named, and not the directories around the conflict.
             if is_kept {
                 return Ok(Deleted::No);
             }
