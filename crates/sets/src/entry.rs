@@ -326,7 +326,7 @@ impl Kind {
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name in the directory.
+    /// Name of the entry in the directory.
     pub name: Name,
     /// Its kind and attributes.
     pub kind: Kind,

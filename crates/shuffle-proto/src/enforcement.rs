@@ -133,7 +133,7 @@ pub fn lift_left<R: LeftoverHost>(
     host: &mut R,
 ) -> Result<LiftResult, R::Error> {
     let mut outcome = LiftResult::default();
-    // The first record of a connection has its rate before the agent's first limit.
+    // The first record of a connection states the rate before the agent's first limit.
     let mut seen = BTreeSet::new();
     for limited in left {
         let flow = FlowKey { local: limited.local, remote: limited.remote };

@@ -36,8 +36,8 @@ pub fn exercise_scenario(bytes: &[u8]) -> bool {
 }
 
 /// Fuzz target: the first line names the kind of the remaining text: `trace`, `sizes`,
-/// `topology.toml` or `topology.graphml`. Plans a scenario with that file. Returns true if that
-/// succeeded.
+/// `topology.toml` or `topology.graphml`. Plans a scenario with that file. Returns true if the
+/// planning succeeded.
 ///
 /// Panics: if the parsers are wrong, or a flow starts before its predecessor.
 #[doc(hidden)]

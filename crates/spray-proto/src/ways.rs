@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn spraying_leaves_marked_and_dead_paths_in_round_trips() {
+    fn spraying_avoids_marked_and_dead_paths_after_some_packets() {
         // A fifth of all values is bad.
         let is_bad = |value: u16| value.is_multiple_of(5);
         for kind in [SpreaderKind::Reps, SpreaderKind::Bitmap, SpreaderKind::Mixed] {

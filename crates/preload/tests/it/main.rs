@@ -29,7 +29,7 @@ struct World {
 
 /// #17: a test was skipped if descriptors had run out or a path was wrong, which are our mistakes.
 #[test]
-fn errors_of_our_own_never_skip_a_test() {
+fn only_errors_of_the_machine_skip_a_test() {
     let [eperm, enoent, enodev, emfile, enospc] = [1, 2, 19, 24, 28];
     let lacks = |code, codes: &[i32]| is_lacking(&std::io::Error::from_raw_os_error(code), codes);
     assert!(lacks(eperm, &[]));

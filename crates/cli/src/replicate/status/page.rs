@@ -162,7 +162,7 @@ mod tests {
 
     /// #17: a plan of another network made the picture, and with it the command, panic.
     #[test]
-    fn plan_unfit_for_the_network_is_one_line() {
+    fn plan_unfit_for_the_network_gives_one_line_error() {
         let network =
             |name| anabranch_graph::builtin::builtin(name, BitRate::mbps(10)).expect("it is built in");
         let (small, large) = (network("butterfly"), network("b4"));
