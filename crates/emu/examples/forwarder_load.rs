@@ -16,7 +16,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration as StdDuration, Instant};
 
-use anabranch_emu::{Emulation, EmulationOptions, Report};
+use anabranch_emu::{Emulation, EmulationOptions, ForwarderOptions, Report};
 use anabranch_graph::{LinkProperties, Topology};
 use anabranch_units::{BitRate, Duration, SiteId};
 
@@ -136,7 +136,7 @@ fn internet2(options: EmulationOptions, mbps: u64) -> (Report, f64) {
 
 fn main() {
     let print = |case: &str, goodput_mbps: f64, report: &Report| {
-        let per_cpu_s = report.packets as f64 / report.forwarder_cpu_s;
+        let per_cpu_s = report.packets as f64 / report.forwarder.cpu_s;
         let report = serde_json::to_string(report).expect("numbers and strings");
         println!(
             "{{\"case\":\"{case}\",\"packets_per_cpu_s\":{per_cpu_s:.0},\"goodput_mbps\":{goodput_mbps:.1},\"report\":{report}}}"
@@ -145,9 +145,11 @@ fn main() {
     let spin_us: u64 = std::env::args().nth(1).map_or(5, |us| us.parse().expect("microseconds"));
     let coalesce_us: u64 = std::env::args().nth(2).map_or(0, |us| us.parse().expect("microseconds"));
     let options = |elevate| EmulationOptions {
-        elevate,
-        spin: Duration::from_us(spin_us),
-        coalesce: Duration::from_us(coalesce_us),
+        forwarder: ForwarderOptions {
+            elevate,
+            spin: Duration::from_us(spin_us),
+            coalesce: Duration::from_us(coalesce_us),
+        },
         ..Default::default()
     };
     for mbps in [10, 20] {

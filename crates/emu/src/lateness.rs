@@ -48,33 +48,52 @@ pub struct Report {
     pub refused: u64,
     /// Time since the start.
     pub took_s: f64,
-    /// Processor time that the forwarder used.
-    pub forwarder_cpu_s: f64,
-    /// Share of one processor that the forwarder used in its busiest second.
-    pub forwarder_cpu_share_max: f64,
-    /// Time for which the forwarder was runnable but had no processor.
-    pub forwarder_wait_s: f64,
-    /// Scheduling of the forwarder's thread.
-    pub scheduling: Scheduling,
+    /// Processor time of the forwarder.
+    #[serde(flatten)]
+    pub forwarder: ForwarderTime,
     /// Way in which the namespaces were created.
     pub isolation: Isolation,
     /// The congestion control of TCP in the sites, unless a program asks for another. In the run of
     /// a scenario: the congestion control of flows whose workload names none.
     pub congestion_control: String,
-    /// Number of processors of each site, whose time is divided by the dilation. `None` means that
-    /// programs run at the machine's full speed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_cpus: Option<u32>,
-    /// Largest share, over all sites, of the periods in which a site's programs had no processor
-    /// time left. `None` without `host_cpus`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_throttled_share_max: Option<f64>,
+    /// Limit of the sites' processor time. `None` means that programs run at the machine's full
+    /// speed.
+    #[serde(flatten)]
+    pub host_time: Option<HostTime>,
     /// Maximum of `lateness_us_p99` at which figures are trusted.
     pub lateness_us_p99_bound: f64,
     /// True if figures measured in this run can be trusted.
     pub trusted: bool,
     /// Reasons for distrust; empty if there are none.
     pub why: Vec<String>,
+}
+
+/// Processor time of the forwarder.
+#[derive(Copy, Clone, Debug, PartialEq, serde::Serialize)]
+pub struct ForwarderTime {
+    /// Used processor time.
+    #[serde(rename = "forwarder_cpu_s")]
+    pub cpu_s: f64,
+    /// Share of one processor that the forwarder used in its busiest second.
+    #[serde(rename = "forwarder_cpu_share_max")]
+    pub cpu_share_max: f64,
+    /// Time for which the forwarder was runnable but had no processor.
+    #[serde(rename = "forwarder_wait_s")]
+    pub wait_s: f64,
+    /// Scheduling of the forwarder's thread.
+    pub scheduling: Scheduling,
+}
+
+/// Limit of the sites' processor time, and its effect.
+#[derive(Copy, Clone, Debug, PartialEq, serde::Serialize)]
+pub struct HostTime {
+    /// Number of processors of each site, whose time is divided by the dilation.
+    #[serde(rename = "host_cpus")]
+    pub cpus: u32,
+    /// Largest share, over all sites, of the periods in which a site's programs had no processor
+    /// time left.
+    #[serde(rename = "host_throttled_share_max")]
+    pub throttled_share_max: f64,
 }
 
 /// Share of one processor above which the forwarder's speed itself shapes the traffic.
@@ -84,7 +103,7 @@ impl Report {
     /// Sets `trusted` and `why` from the other fields.
     pub(crate) fn judge(mut self) -> Self {
         let (p99, bound) = (self.lateness_us_p99, self.lateness_us_p99_bound);
-        let share = self.forwarder_cpu_share_max * 100.0;
+        let share = self.forwarder.cpu_share_max * 100.0;
         let findings = [
             (
                 p99 > bound,

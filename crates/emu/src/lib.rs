@@ -97,7 +97,7 @@ pub use circuits::{CircuitFigures, CircuitOptions};
 pub use dilation::unstretched;
 pub use doctor::doctor;
 pub use error::{AnnounceError, BuildFailure, BuildStep, EmuError, Isolation};
-pub use lateness::{Report, Scheduling};
+pub use lateness::{ForwarderTime, HostTime, Report, Scheduling};
 pub use links::{LinkCounters, LinkState};
 #[doc(hidden)]
 pub use route::exercise;
@@ -145,6 +145,13 @@ pub struct EmulationOptions {
     /// 99th percentile of the lateness, in emulated time, above which the report does not trust the
     /// run; default 1 ms.
     pub lateness_p99_max: Duration,
+    /// Priority and waits of the forwarder.
+    pub forwarder: ForwarderOptions,
+}
+
+/// Priority and waits of the thread that forwards packets.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ForwarderOptions {
     /// True to run the forwarder ahead of ordinary threads, if permitted (CAP_SYS_NICE); default
     /// true. Otherwise, on a machine whose processors are all busy, the 99th percentile of the
     /// lateness is milliseconds instead of tens of microseconds.
@@ -154,6 +161,12 @@ pub struct EmulationOptions {
     /// Shortest sleep. Packets due within this time are handed over together, which costs less
     /// processor time per packet and adds up to this much lateness. Default zero.
     pub coalesce: Duration,
+}
+
+impl Default for ForwarderOptions {
+    fn default() -> Self {
+        Self { elevate: true, spin: Duration::from_us(5), coalesce: Duration::ZERO }
+    }
 }
 
 /// Raises the calling thread's priority as far as permitted (CAP_SYS_NICE), for threads that must
@@ -194,9 +207,7 @@ impl Default for EmulationOptions {
             quick_ack: false,
             seed: Seed::new(1),
             lateness_p99_max: Duration::from_ms(1),
-            elevate: true,
-            spin: Duration::from_us(5),
-            coalesce: Duration::ZERO,
+            forwarder: ForwarderOptions::default(),
         }
     }
 }
@@ -406,9 +417,9 @@ impl Emulation {
             clock,
             bell: bell.clone(),
             requests: received,
-            spin: options.spin.to_std(),
-            coalesce: options.coalesce.to_std(),
-            elevate: options.elevate,
+            spin: options.forwarder.spin.to_std(),
+            coalesce: options.forwarder.coalesce.to_std(),
+            elevate: options.forwarder.elevate,
         };
         let shared = Shared {
             routes,
@@ -697,14 +708,10 @@ impl EmulationHandle {
             device_drops: self.shared.sites.iter().map(|s| device_drops(&s.device_counters)).sum(),
             refused,
             took_s,
-            forwarder_cpu_s: cpu_s,
-            forwarder_cpu_share_max: cpu_share_max,
-            forwarder_wait_s: wait_s,
-            scheduling,
+            forwarder: ForwarderTime { cpu_s, cpu_share_max, wait_s, scheduling },
             isolation: self.shared.isolation,
             congestion_control: self.shared.congestion_control.clone(),
-            host_cpus: self.shared.host_cpus,
-            host_throttled_share_max: self.throttled_share_max(),
+            host_time: self.host_time(),
             lateness_us_p99_bound: self.shared.lateness_p99_max.as_secs_f64() * 1e6,
             trusted: false,
             why: Vec::new(),
@@ -712,15 +719,15 @@ impl EmulationHandle {
         Ok(report.judge())
     }
 
-    /// Largest share, over all sites, of the periods in which a site's programs had no processor
-    /// time left. `None` without a limit.
-    fn throttled_share_max(&self) -> Option<f64> {
+    /// Limit of the sites' processor time; `None` without one.
+    fn host_time(&self) -> Option<HostTime> {
+        let cpus = self.shared.host_cpus?;
         let programs = self.shared.sites.iter().filter_map(|site| site.programs.as_ref());
         let share = |programs: &ProgramGroup| {
             let Throttling { periods, throttled } = programs.group.throttling().unwrap_or_default();
             throttled as f64 / periods.max(1) as f64
         };
-        programs.map(share).reduce(f64::max)
+        Some(HostTime { cpus, throttled_share_max: programs.map(share).fold(0.0, f64::max) })
     }
 }
 

@@ -20,7 +20,7 @@ pub mod programs;
 use crate::dilation::{self, RTO_MIN_DEFAULT, unstretched};
 use crate::{
     CircuitFigures, CircuitMark, CircuitOptions, Dilation, Emulation, EmulationHandle, EmulationOptions,
-    Histogram, LinkState, Report, Switching,
+    Histogram, HostTime, LinkState, Report, Switching,
 };
 use anabranch_fabric::{Drop as DropReason, PortSettings};
 use anabranch_sim::scenario::{Dark, Scenario, SystemWorkload, Workload};
@@ -209,14 +209,9 @@ pub struct DilationFigures {
     /// Timers of the kernel that count real time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unstretched: Vec<String>,
-    /// Number of processors of each host, whose time is divided by the dilation. `None` without a
-    /// limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_cpus: Option<u32>,
-    /// Largest share, over all hosts, of the periods in which a host had no processor time left.
-    /// `None` without a limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_throttled_share_max: Option<f64>,
+    /// Limit of the hosts' processor time. `None` without a limit.
+    #[serde(flatten)]
+    pub host_time: Option<HostTime>,
     /// 99th percentile of packets' lateness as a share of the shortest day of circuits. `None`
     /// without circuits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -361,8 +356,7 @@ fn run_at(
         dilated: DilationFigures {
             dilation,
             unstretched: unstretched(dilation, control, plan.scenario().transport.delayed_ack.is_none()),
-            host_cpus: report.host_cpus,
-            host_throttled_share_max: report.host_throttled_share_max,
+            host_time: report.host_time,
             lateness_day_share: day.map(|day| lateness_us_p99 / (day.as_secs_f64() * 1e6)),
             circuits,
         },
@@ -394,8 +388,9 @@ fn settings(plan: &Plan, dilation: Dilation) -> Result<EmulationOptions, Scenari
     };
     only(network.shared_buffer.is_some(), "network.shared_buffer")?;
     only(network.acks_first, "network.acks_first")?;
-    let is_moving = plan.scenario().circuit.as_ref().is_some_and(|circuit| circuit.dark == Dark::Moving);
-    only(is_moving, "circuit.dark")?;
+    let is_moving =
+        plan.scenario().circuit.as_ref().is_some_and(|circuit| circuit.night.dark() == Dark::Moving);
+    only(is_moving, "circuit.night.dark")?;
     only(transport.cwnd_max.is_some(), "transport.cwnd_max")?;
     only(transport.rack_reo_wnd_mult != 1, "transport.rack_reo_wnd_mult")?;
     only(transport.ack_every != 2, "transport.ack_every")?;

@@ -383,7 +383,7 @@ pub fn measure(
         why,
         lateness_us_p50: report.lateness_us_p50,
         lateness_us_p99: report.lateness_us_p99,
-        forwarder_cpu_share_max: report.forwarder_cpu_share_max,
+        forwarder_cpu_share_max: report.forwarder.cpu_share_max,
         packets: report.packets,
         interactive_pair_bps: traffic.pair.as_bps(),
         interactive_sent_share: if offered > 0.0 { totals.sent_bytes as f64 / offered } else { 1.0 },

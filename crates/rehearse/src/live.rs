@@ -359,7 +359,7 @@ pub fn measure(cell: &Cell) -> anyhow::Result<Row> {
     let processors = Ticks::now()?.since(ticks);
     let conditions = Conditions {
         lateness_us_p99: report.lateness_us_p99,
-        forwarder_cpu_share_max: report.forwarder_cpu_share_max,
+        forwarder_cpu_share_max: report.forwarder.cpu_share_max,
         processors,
         congestion_control: control,
         trusted: report.why.is_empty(),

@@ -2,7 +2,9 @@
 //!
 //! Read [`Outcome`] first.
 
-use anabranch_emu::{Change, CircuitFigures, Dilation, EmulationOptions, LinkCounters, Report, unstretched};
+use anabranch_emu::{
+    Change, CircuitFigures, Dilation, EmulationOptions, HostTime, LinkCounters, Report, unstretched,
+};
 use anabranch_graph::Topology;
 use anabranch_units::{BitRate, ByteCount, SiteId};
 use std::fmt::Write as _;
@@ -113,8 +115,8 @@ impl Outcome<'_> {
                 "dilation {dilation}: times and rates are the network's; clocks not stretched: {own}"
             );
         }
-        if let (Some(cpus), Some(share)) = (r.host_cpus, r.host_throttled_share_max) {
-            let _ = writeln!(out, "{}", host_processors(cpus, share));
+        if let Some(time) = r.host_time {
+            let _ = writeln!(out, "{}", host_processors(time));
         }
         if verbose > 0 {
             let _ = writeln!(out, "{}", self.table());
@@ -145,10 +147,9 @@ impl Outcome<'_> {
     }
 }
 
-/// Describes the limit of hosts' processor time, and `share`, the largest share of periods in which
-/// a host had none left.
-pub(super) fn host_processors(cpus: u32, share: f64) -> String {
-    let share = share * 100.0;
+/// Describes the limit of hosts' processor time.
+pub(super) fn host_processors(HostTime { cpus, throttled_share_max }: HostTime) -> String {
+    let share = throttled_share_max * 100.0;
     format!(
         "processors of each host: {cpus}, divided by the dilation; none left in at most {share:.0} % of the time"
     )

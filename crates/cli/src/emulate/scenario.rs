@@ -148,8 +148,7 @@ fn said(emulated: &anabranch_emu::scenario::EmulationFigures) -> String {
         [] => String::new(),
         own => format!("; clocks not stretched: {}", own.join(", ")),
     };
-    let cpus = dilated.host_cpus.zip(dilated.host_throttled_share_max);
-    let cpus = cpus.map(|(cpus, share)| format!("; {}", host_processors(cpus, share)));
+    let cpus = dilated.host_time.map(|time| format!("; {}", host_processors(time)));
     format!(
         "dilation {}{}; congestion control {}{own}{}",
         dilated.dilation,

@@ -323,11 +323,12 @@ fn host_processor_time_is_divided_by_the_dilation() {
     std::thread::sleep(StdDuration::from_secs(2));
     let (used, elapsed) = (cpu_time(busy.id()), began.elapsed());
     let report = emulation.report().expect("running");
-    println!("{used:?} of {elapsed:?}, {:?}", report.host_throttled_share_max);
+    println!("{used:?} of {elapsed:?}, {:?}", report.host_time);
     // Processor time is counted in ticks, and the limit holds on average.
     assert!(used <= elapsed / 10, "{used:?} of {elapsed:?}");
-    assert_eq!(report.host_cpus, Some(1));
-    assert!(report.host_throttled_share_max.is_some_and(|share| share > 0.0 && share <= 1.0), "{report:?}");
+    let time = report.host_time.expect("a limit");
+    assert_eq!(time.cpus, 1);
+    assert!(time.throttled_share_max > 0.0 && time.throttled_share_max <= 1.0, "{report:?}");
     drop(emulation);
     assert!(!busy.wait().expect("our child").success());
 }
