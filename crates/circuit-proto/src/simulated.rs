@@ -10,7 +10,7 @@ use crate::{
     Shaping, Timing,
 };
 use anabranch_sim::circuits::{CircuitControl, CircuitPlan, CircuitWeek};
-use anabranch_sim::scenario::{CircuitSpec, DemandSource, ScheduleSpec, SystemWorkload};
+use anabranch_sim::scenario::{CircuitSpec, DemandSource, ScheduleSpec, SystemWorkload, Turns};
 use anabranch_sim::system::{System, SystemPlan};
 use anabranch_sim::{Network, PlanError};
 use anabranch_units::{ByteCount, Duration, Instant};
@@ -49,10 +49,10 @@ impl Choice {
         match name {
             "none" => Ok(Self::Dark),
             "fixed" => {
-                let Some(shifts) = spec.shifts.as_ref().filter(|shifts| !shifts.is_empty()) else {
+                let Some(Turns::Shifts(shifts)) = spec.shifts.as_ref() else {
                     return Err(wrong("shifts", "missing: the scheduler `fixed` needs them".to_owned()));
                 };
-                let length = timing.week.as_ps() / shifts.len() as u64;
+                let length = timing.week.as_ps() / shifts.len().max(1) as u64;
                 if length < (timing.night + timing.day_min).as_ps() {
                     let (count, need) = (shifts.len(), timing.night + timing.day_min);
                     let message = format!("{count} days: each needs {need} of a week of {}", timing.week);
@@ -119,8 +119,12 @@ struct Loop {
 
 impl Loop {
     fn new(spec: &CircuitSpec, schedule: &ScheduleSpec, racks: usize) -> Result<Self, PlanError> {
-        let timing =
-            Timing { circuit_rate: spec.rate, night: spec.night, day_min: spec.day, week: schedule.window };
+        let timing = Timing {
+            circuit_rate: spec.rate,
+            night: spec.night.length(),
+            day_min: spec.day,
+            week: schedule.window,
+        };
         let wrong = |error: ControlError| {
             let field = if matches!(error, ControlError::Decision(_)) { "decision" } else { "window" };
             PlanError { field: format!("circuit.schedule.{field}"), message: error.to_string() }

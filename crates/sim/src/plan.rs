@@ -148,7 +148,7 @@ impl Plan {
     pub fn circuit_schedule(&self) -> Option<CircuitSchedule> {
         let spec = self.scenario.circuit.as_ref()?;
         let (plan, week) = (self.circuits.clone()?, spec.schedule.as_ref()?.window);
-        Some(CircuitSchedule { plan, night: spec.night, week, day_min: spec.day })
+        Some(CircuitSchedule { plan, night: spec.night.length(), week, day_min: spec.day })
     }
 
     /// Returns the same plan with a hybrid switch in place of the named switch.

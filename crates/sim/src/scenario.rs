@@ -26,7 +26,9 @@ mod circuit;
 mod read;
 
 pub(crate) use check::{DURATION_MAX, UDP_RATE_MIN};
-pub use circuit::{CircuitSpec, Dark, DemandSource, ResizeSpec, ScheduleSpec};
+pub use circuit::{
+    CircuitSpec, Dark, DemandSource, NightSpec, PartialNight, ResizeSpec, ScheduleSpec, Turns,
+};
 pub use read::{ScenarioError, SweepPoint, place, read};
 
 use anabranch_fabric::switch::PolicyKind;

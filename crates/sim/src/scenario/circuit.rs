@@ -38,24 +38,17 @@ pub struct CircuitSpec {
     /// Time for which a matching is connected.
     #[serde(default = "day")]
     pub day: Duration,
-    /// Time before each day in which no circuit is up.
-    #[serde(default = "night")]
-    pub night: Duration,
-    /// Circuits that are dark in a night.
+    /// Time before each day in which circuits are dark.
     #[serde(default)]
-    pub dark: Dark,
+    pub night: NightSpec,
     /// Days that a scheduler decides for each week, instead of equal days that repeat. `day` is
     /// then the minimum length of a day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleSpec>,
-    /// Matchings in turns: each number k connects rack i to rack i + k, modulo the number of racks.
-    /// By default all numbers in order, so that each pair has one day in a period.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shifts: Option<Vec<u16>>,
-    /// Matchings in turns, in place of `shifts`: entry i of a matching is the rack to which rack i
-    /// sends. A rack without a circuit has its own number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub matchings: Option<Vec<Vec<u16>>>,
+    /// Matchings in turns, as `shifts` or as `matchings`. By default all shifts in order, so that
+    /// each pair has one day in a period.
+    #[serde(default, alias = "matchings", skip_serializing_if = "Option::is_none")]
+    pub shifts: Option<Turns>,
     /// Rate of a circuit.
     #[serde(default = "circuit_rate")]
     pub rate: BitRate,
@@ -92,6 +85,60 @@ pub struct CircuitSpec {
     /// ends. With 0 s they are marked only while the circuit is up. By default no packet is marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_ahead: Option<Duration>,
+}
+
+/// Matchings of days in turns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Turns {
+    /// Each number k connects rack i to rack i + k, modulo the number of racks.
+    Shifts(Vec<u16>),
+    /// Entry i of a matching is the rack to which rack i sends. A rack without a circuit has its
+    /// own number.
+    Matchings(Vec<Vec<u16>>),
+}
+
+/// The night before a day.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum NightSpec {
+    /// Length of a night in which all circuits are dark.
+    Length(Duration),
+    /// Length of a night, and its dark circuits.
+    Part(PartialNight),
+}
+
+/// A night with a choice of dark circuits.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PartialNight {
+    /// Its length.
+    pub length: Duration,
+    /// Circuits that are dark.
+    pub dark: Dark,
+}
+
+impl NightSpec {
+    /// Length of the night.
+    pub fn length(self) -> Duration {
+        match self {
+            Self::Length(length) | Self::Part(PartialNight { length, .. }) => length,
+        }
+    }
+
+    /// Circuits that are dark in the night.
+    pub fn dark(self) -> Dark {
+        match self {
+            Self::Length(_) => Dark::All,
+            Self::Part(night) => night.dark,
+        }
+    }
+}
+
+impl Default for NightSpec {
+    fn default() -> Self {
+        Self::Length(Duration::from_us(20))
+    }
 }
 
 /// Circuits that are dark in a night.
@@ -165,9 +212,6 @@ const fn decision() -> Duration {
 const fn day() -> Duration {
     Duration::from_us(180)
 }
-const fn night() -> Duration {
-    Duration::from_us(20)
-}
 const fn circuit_rate() -> BitRate {
     BitRate::gbps(80)
 }
@@ -190,28 +234,27 @@ const fn queue_packets() -> u32 {
 impl CircuitSpec {
     pub(super) fn check(&self) -> Result<(), InvalidSetting> {
         let wrong = |field: &str, message: String| InvalidSetting::new(format!("circuit.{field}"), message);
-        if self.day < self.night || self.day == Duration::ZERO {
-            let message =
-                format!("{}: must be above zero and no shorter than the night, {}", self.day, self.night);
+        let night = self.night.length();
+        if self.day < night || self.day == Duration::ZERO {
+            let message = format!("{}: must be above zero and no shorter than the night, {night}", self.day);
             return Err(wrong("day", message));
         }
-        if self.night == Duration::ZERO {
+        if night == Duration::ZERO {
             return Err(wrong("night", "0 s: must be above zero".to_owned()));
         }
         super::check::time("circuit.day", self.day)?;
         super::check::time("circuit.delay", self.delay)?;
-        if self.day < self.night + self.delay {
-            let need = self.night + self.delay;
+        if self.day < night + self.delay {
+            let need = night + self.delay;
             let message = format!("{}: must be at least a night and the circuit's delay, {need}", self.day);
             return Err(wrong("day", message));
         }
-        if self.matchings.is_some() && (self.shifts.is_some() || self.schedule.is_some()) {
-            let message = "stated beside `shifts` or `schedule`: leave one out";
-            return Err(wrong("matchings", message.to_owned()));
+        if matches!(self.shifts, Some(Turns::Matchings(_))) && self.schedule.is_some() {
+            return Err(wrong("matchings", "stated beside `schedule`: leave one out".to_owned()));
         }
-        if self.dark == Dark::Moving && self.schedule.is_some() {
+        if self.night.dark() == Dark::Moving && self.schedule.is_some() {
             let message = "moving: all circuits are dark in nights of a `schedule`: leave one out";
-            return Err(wrong("dark", message.to_owned()));
+            return Err(wrong("night.dark", message.to_owned()));
         }
         super::check::time("circuit.mark_ahead", self.mark_ahead.unwrap_or(Duration::ZERO))?;
         for (rate, delay, names) in [
@@ -225,8 +268,8 @@ impl CircuitSpec {
         }
         if let Some(schedule) = &self.schedule {
             let (window, decision) = (schedule.window, schedule.decision);
-            if window < self.night + self.day {
-                let need = self.night + self.day;
+            if window < night + self.day {
+                let need = night + self.day;
                 let message = format!("{window}: must hold a night and the shortest day, {need}");
                 return Err(wrong("schedule.window", message));
             }
@@ -275,27 +318,22 @@ impl CircuitSpec {
             let message = format!("{queue}: must hold the largest packet, {packet}");
             return Err(("circuit.queue", message));
         }
-        let stated = self.matchings.as_ref().map(|matchings| checked(matchings, ports)).transpose()?;
-        let by = self.shifts.clone().unwrap_or_else(|| (1..ports).collect());
-        if let Some(shift) = by.iter().find(|shift| !(1..ports).contains(shift)) {
-            let message = format!("{shift}: must be 1 to {}, as the switch has {ports} racks", ports - 1);
-            return Err(("circuit.shifts", message));
-        }
-        if by.is_empty() {
-            return Err(("circuit.shifts", "empty: must have at least 1 number".to_owned()));
-        }
-        let timetable = match (&self.schedule, stated) {
+        let timetable = match (&self.schedule, &self.shifts) {
             // The run installs the first scheduled week before its first event.
-            (Some(schedule), _) => Timetable::new(vec![(schedule.window, Matching::new())]),
-            (None, Some(matchings)) => {
-                let slots =
-                    matchings.into_iter().flat_map(|m| [(self.night, Matching::new()), (self.day, m)]);
+            (Some(schedule), turns) => {
+                shifts_of(turns.as_ref(), ports)?;
+                Timetable::new(vec![(schedule.window, Matching::new())])
+            }
+            (None, Some(Turns::Matchings(matchings))) => {
+                let slots = checked(matchings, ports)?
+                    .into_iter()
+                    .flat_map(|matching| [(self.night.length(), Matching::new()), (self.day, matching)]);
                 Timetable::new(slots.collect())
             }
-            (None, None) => shifts(ports, by, self.day, self.night),
+            (None, turns) => shifts(ports, shifts_of(turns.as_ref(), ports)?, self.day, self.night.length()),
         };
         let timetable = timetable.expect("days, nights and weeks were checked");
-        let timetable = if self.dark == Dark::Moving { with_kept(&timetable) } else { timetable };
+        let timetable = if self.night.dark() == Dark::Moving { with_kept(&timetable) } else { timetable };
         Ok(CircuitSettings {
             circuit_rate: self.rate,
             circuit_delay: self.delay,
@@ -317,6 +355,21 @@ impl CircuitSpec {
     }
 }
 
+/// Returns the shifts of a switch with `ports` racks; all of them if none are stated.
+///
+/// Errors: the setting and one line, for a shift that connects racks to themselves, or none.
+fn shifts_of(turns: Option<&Turns>, ports: u16) -> Result<Vec<u16>, (&'static str, String)> {
+    let Some(Turns::Shifts(by)) = turns else { return Ok((1..ports).collect()) };
+    if let Some(shift) = by.iter().find(|shift| !(1..ports).contains(shift)) {
+        let message = format!("{shift}: must be 1 to {}, as the switch has {ports} racks", ports - 1);
+        return Err(("circuit.shifts", message));
+    }
+    if by.is_empty() {
+        return Err(("circuit.shifts", "empty: must have at least 1 number or matching".to_owned()));
+    }
+    Ok(by.clone())
+}
+
 /// Returns a timetable of nights and days in turns with the circuits that stay up in a night: those
 /// of the days before and after it.
 fn with_kept(timetable: &Timetable<Matching>) -> Timetable<Matching> {
@@ -332,13 +385,10 @@ fn with_kept(timetable: &Timetable<Matching>) -> Timetable<Matching> {
 
 /// Returns matchings as a switch of `ports` racks takes them.
 ///
-/// Errors: the setting and one line, for no matching, another number of racks, a rack that the
+/// Errors: the setting and one line, for another number of racks, a rack that the
 /// switch lacks, or two circuits into one rack.
 fn checked(matchings: &[Vec<u16>], ports: u16) -> Result<Vec<Matching>, (&'static str, String)> {
     let wrong = |message: String| Err(("circuit.matchings", message));
-    if matchings.is_empty() {
-        return wrong("empty: must have at least 1 matching".to_owned());
-    }
     for (number, matching) in matchings.iter().enumerate() {
         let count = matching.len();
         if count != usize::from(ports) {

@@ -164,11 +164,15 @@ fn circuits_that_stay_carry_bytes_in_nights() {
     };
     // Rack 0 sends to rack 1 in both days; the other racks change.
     let both = "matchings = [[1, 0, 3, 2, 4, 5, 6, 7], [1, 0, 2, 3, 5, 4, 6, 7]]";
-    let (all, moving) = (carried(both), carried(&format!("dark = \"moving\"\n{both}")));
+    let (all, moving) =
+        (carried(both), carried(&format!("night = {{ length = \"20 us\", dark = \"moving\" }}\n{both}")));
     assert!((71.0..=72.0).contains(&all), "{all} Gbit/s");
     assert!((78.5..=80.0).contains(&moving), "{moving} Gbit/s");
     let changing = "matchings = [[1, 0, 3, 2, 4, 5, 6, 7], [2, 3, 0, 1, 4, 5, 6, 7]]";
-    assert_eq!(carried(changing), carried(&format!("dark = \"moving\"\n{changing}")));
+    assert_eq!(
+        carried(changing),
+        carried(&format!("night = {{ length = \"20 us\", dark = \"moving\" }}\n{changing}"))
+    );
 }
 
 #[test]
@@ -199,7 +203,6 @@ fn impossible_circuits_are_refused() {
         ("day = \"10 us\"", "circuit.day: 10 us: must be above zero and no shorter than the night, 20 us"),
         ("shifts = [8]", "circuit.shifts: 8: must be 1 to 7, as the switch has 8 racks"),
         ("day = \"49 us\"", "circuit.day: 49 us: must be at least a night and the circuit's delay, 50 us"),
-        ("matchings = []", "circuit.matchings: empty: must have at least 1 matching"),
         ("matchings = [[1, 0]]", "circuit.matchings: matching 0: 2 racks: must be 8, as the switch has"),
         ("matchings = [[1, 0, 2, 3, 4, 5, 6, 8]]", "circuit.matchings: matching 0: rack 8: must be 0 to 7"),
         (
@@ -207,10 +210,11 @@ fn impossible_circuits_are_refused() {
             "circuit.matchings: matching 1: racks 0 and 2 both lead to rack 1",
         ),
         (
-            "shifts = [1]\nmatchings = [[1, 2, 3, 4, 5, 6, 7, 0]]",
-            "circuit.matchings: stated beside `shifts` or `schedule`: leave one out",
+            "matchings = [[1, 2, 3, 4, 5, 6, 7, 0]]\nschedule = { scheduler = \"refit\" }",
+            "circuit.matchings: stated beside `schedule`: leave one out",
         ),
-        ("shifts = []", "circuit.shifts: empty: must have at least 1 number"),
+        ("shifts = [1]\nmatchings = [[1, 2, 3, 4, 5, 6, 7, 0]]", "duplicate field `shifts`"),
+        ("shifts = []", "circuit.shifts: empty: must have at least 1 number or matching"),
         ("queue_packets = 0", "circuit.queue_packets: 0: must be at least 1"),
         ("resize = { packets = 64 }", "circuit.resize: missing field `ahead`"),
         (
@@ -222,8 +226,8 @@ fn impossible_circuits_are_refused() {
             "circuit.resize.ahead: 200000 s: must be at most",
         ),
         (
-            "dark = \"moving\"\nschedule = { scheduler = \"refit\" }",
-            "circuit.dark: moving: all circuits are dark in nights of a `schedule`",
+            "night = { length = \"20 us\", dark = \"moving\" }\nschedule = { scheduler = \"refit\" }",
+            "circuit.night.dark: moving: all circuits are dark in nights of a `schedule`",
         ),
         ("schedule = { scheduler = \"refit\" }", "circuit.schedule: no system here decides circuits"),
         (
