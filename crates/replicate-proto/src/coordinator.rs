@@ -51,8 +51,8 @@ pub use planner::{DefaultPlanner, PlanRequest, Planner};
 pub use questions::{Answer, QUESTIONS_MAX, SITE_QUESTIONS_MAX, SITES_QUESTIONS_MAX};
 use request::backup_directory;
 pub use request::{
-    CoordinatorConfig, CorruptPolicy, Destination, FILTER_BYTES_MAX, HopOverride, JointConfig, SchemeChoice,
-    SubmitError, SubmitResult, TransferRequest,
+    Backoff, CoordinatorConfig, CorruptPolicy, Destination, FILTER_BYTES_MAX, HopOverride, JointConfig,
+    SchemeChoice, SubmitError, SubmitResult, TransferRequest,
 };
 pub use status::{
     DestinationProgress, DestinationSnapshot, DestinationStatus, Event, EventKind, Outcome, PhaseName,

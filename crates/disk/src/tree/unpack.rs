@@ -570,7 +570,7 @@ impl Writing<'_> {
             if kept.is_some() || self.at(path, wanted.differs_at(directory, name, stat))? {
                 let kept = kept.unwrap_or(stat.file_attributes());
                 // A further name of the file may lie where its new owner must not gain a file.
-                if !self.from.is_shared && !(stat.links > 1 && wanted.has_other_owner(stat)) {
+                if !(self.from.is_shared || stat.links > 1 && wanted.has_other_owner(stat)) {
                     self.set_attributes(path, directory, stat, (kept, wanted))?;
                 } else if !self.copy_existing(path, directory, existing, (kept, content, wanted))? {
                     return Ok(());

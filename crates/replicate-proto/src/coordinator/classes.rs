@@ -2,8 +2,8 @@
 //!
 //! One attempt for all destinations sends the union of the bytes that they lack to each of them.
 //! An attempt for one class sends a destination only bytes that it lacks. Classes follow one
-//! another. The rate of a class is at least that of all destinations, so the attempts together
-//! take no longer than one attempt for all, but for their beginnings.
+//! another. The min-cut to the destinations of a class is at least the min-cut to all. So the
+//! attempts together take no longer than one attempt for all, but for their beginnings.
 //!
 //! Leaves out: plans of several classes at once, which could use idle links.
 
@@ -29,9 +29,9 @@ pub(super) struct ByteClass {
     pub(super) ranges: Vec<ByteRange>,
 }
 
-/// The class to serve next, given the normal ranges that each destination lacks. `None` if one
-/// attempt for all destinations sends less surplus than `surplus_bytes_min` or a hundredth of what
-/// they lack, and if there are too many classes, or small ones only.
+/// The class to serve next, given the normal ranges that each destination lacks. `None` if an
+/// attempt for all destinations sends little surplus: less than `surplus_bytes_min`, or than a
+/// hundredth of the lacked bytes. `None` for too many classes, too, and for small ones only.
 ///
 /// The class has the most destinations, so that most destinations are complete early. Classes below
 /// a hundredth of all bytes join it if it has their destinations.
@@ -94,20 +94,18 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn sites(missing: &[&[(u64, u64)]]) -> Vec<(SiteId, Vec<ByteRange>)> {
-        let range = |&(start, end): &(u64, u64)| ByteRange { start: start * MIB, end: end * MIB };
-        let site = |index: usize| SiteId(index as u16);
-        missing
-            .iter()
-            .enumerate()
-            .map(|(index, own)| (site(index), own.iter().map(range).collect()))
-            .collect()
+    fn mib(ranges: &[(u64, u64)]) -> Vec<ByteRange> {
+        ranges.iter().map(|&(start, end)| ByteRange { start: start * MIB, end: end * MIB }).collect()
     }
 
-    fn next(missing: &[&[(u64, u64)]]) -> Option<(Vec<u16>, Vec<(u64, u64)>)> {
-        let class = next_class(&sites(missing), 4 * MIB)?;
-        let ranges = class.ranges.iter().map(|range| (range.start / MIB, range.end / MIB)).collect();
-        Some((class.destinations.iter().map(|site| site.0).collect(), ranges))
+    fn next(missing: &[&[(u64, u64)]]) -> Option<ByteClass> {
+        let sites = missing.iter().enumerate().map(|(index, own)| (SiteId(index as u16), mib(own)));
+        next_class(&sites.collect::<Vec<_>>(), 4 * MIB)
+    }
+
+    fn class(destinations: &[u16], ranges: &[(u64, u64)]) -> Option<ByteClass> {
+        let destinations = destinations.iter().map(|&site| SiteId(site)).collect();
+        Some(ByteClass { destinations, ranges: mib(ranges) })
     }
 
     #[test]
@@ -118,14 +116,14 @@ mod tests {
 
     #[test]
     fn widest_class_comes_first() {
-        assert_eq!(next(&[&[(10, 20)], &[(0, 900)], &[(10, 20)]]), Some((vec![0, 1, 2], vec![(10, 20)])));
-        assert_eq!(next(&[&[], &[(0, 10), (20, 900)], &[]]), Some((vec![1], vec![(0, 10), (20, 900)])));
+        assert_eq!(next(&[&[(10, 20)], &[(0, 900)], &[(10, 20)]]), class(&[0, 1, 2], &[(10, 20)]));
+        assert_eq!(next(&[&[], &[(0, 10), (20, 900)], &[]]), class(&[1], &[(0, 10), (20, 900)]));
     }
 
     #[test]
     fn small_classes_join_a_larger_one() {
         let joined = next(&[&[(0, 900), (950, 952)], &[(0, 900)], &[(0, 900)], &[]]);
-        assert_eq!(joined, Some((vec![0, 1, 2], vec![(0, 900), (950, 952)])));
+        assert_eq!(joined, class(&[0, 1, 2], &[(0, 900), (950, 952)]));
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! then stopped, and all are planned at once when their sites have reported their data. The gain is
 //! computed when a transfer starts or ends, when a measured capacity changes, and when a transfer
 //! may leave a new plan. A transfer that was planned again keeps its plan for some time
-//! ([`JointConfig::again_min`]), and a
+//! ([`JointConfig::again`]), and a
 //! store-and-forward attempt keeps its plan to its end.
 //!
 //! A joint plan is valid only if no transfer exceeds its share, so each source limits its rate to

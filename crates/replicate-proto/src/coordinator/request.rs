@@ -29,12 +29,10 @@ pub struct JointConfig {
     /// Minimum remaining time of each running transfer at its current rate. A switch to a new plan
     /// stops a transfer for some round trips.
     pub left_min: Duration,
-    /// Time after a transfer is first planned again in which it keeps its plan, whatever other
-    /// transfers do. This time doubles with each new plan, because measured capacities vary, and
-    /// each switch loses the data in flight.
-    pub again_min: Duration,
-    /// Maximum time after a new plan in which the transfer keeps its plan.
-    pub again_max: Duration,
+    /// Times for which a transfer that was planned again keeps its plan, whatever other transfers
+    /// do. They double with each new plan, because measured capacities vary, and each switch loses
+    /// the data in flight.
+    pub again: Backoff,
     /// Maximum number of transfers that are planned together. If more run, each is planned as if
     /// alone.
     pub transfers_max: usize,
@@ -48,8 +46,7 @@ impl Default for JointConfig {
             switch: Duration::from_secs(3),
             gain_min: 0.1,
             left_min: Duration::from_secs(10),
-            again_min: Duration::from_secs(5),
-            again_max: Duration::from_secs(60),
+            again: Backoff { min: Duration::from_secs(5), max: Duration::from_secs(60) },
             transfers_max: 16,
         }
     }
@@ -353,10 +350,8 @@ pub struct CoordinatorConfig {
     /// longer than the time after which a service gives up a silent site; otherwise the next plan
     /// would use that site again.
     pub settle: Duration,
-    /// First pause after an attempt that moved no data; it doubles each time.
-    pub pause_min: Duration,
-    /// Maximum pause after attempts that moved no data.
-    pub pause_max: Duration,
+    /// Pauses after attempts that moved no data.
+    pub pause: Backoff,
     /// Maximum number of consecutive attempts that move no data.
     pub idle_attempts_max: u32,
     /// Maximum number of attempts.
@@ -364,10 +359,8 @@ pub struct CoordinatorConfig {
     /// Time to wait for an absent site, and for a site to which others cannot connect (with at
     /// least three tries).
     pub site_wait: Duration,
-    /// First time for which a failed link is avoided; it doubles each time.
-    pub avoid_min: Duration,
-    /// Maximum time for which a failed link is avoided.
-    pub avoid_max: Duration,
+    /// Times for which a failed link is avoided.
+    pub avoid: Backoff,
     /// Maximum time for which one destination may delay all other destinations.
     pub slow_hold: Duration,
     /// Fraction of the planned rate below which the other destinations count as delayed.
@@ -386,6 +379,23 @@ pub struct CoordinatorConfig {
     /// Number of attempts with wrong data at one destination after which the destination is given
     /// up.
     pub integrity_max: u32,
+}
+
+/// Time that doubles with each consecutive failure.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Time after the first failure.
+    pub min: Duration,
+    /// Maximum time.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// Time after `failures` failures before this one.
+    pub(super) fn after(self, failures: u32) -> Duration {
+        let ps = u128::from(self.min.as_ps()) << failures.min(40);
+        if ps >= u128::from(self.max.as_ps()) { self.max } else { Duration::from_ps(ps as u64) }
+    }
 }
 
 impl Default for CoordinatorConfig {
@@ -410,13 +420,11 @@ impl Default for CoordinatorConfig {
             work_rate: BitRate::mbps(160),
             audit_timeout: Duration::from_secs(5),
             settle: Duration::from_secs(4),
-            pause_min: Duration::from_ms(500),
-            pause_max: Duration::from_secs(30),
+            pause: Backoff { min: Duration::from_ms(500), max: Duration::from_secs(30) },
             idle_attempts_max: 12,
             attempts_max: 10_000,
             site_wait: Duration::from_secs(600),
-            avoid_min: Duration::from_secs(5),
-            avoid_max: Duration::from_secs(60),
+            avoid: Backoff { min: Duration::from_secs(5), max: Duration::from_secs(60) },
             slow_hold: Duration::from_secs(5),
             slow_share: 0.5,
             slow_blocked: 0.5,

@@ -792,11 +792,6 @@ impl AvoidedResource {
         }
         self.run = run;
         self.strikes += 1;
-        self.until = from + doubled(config.avoid_min, self.strikes - 1, config.avoid_max);
+        self.until = from + config.avoid.after(self.strikes - 1);
     }
-}
-
-fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
-    let ps = u128::from(first.as_ps()) << times.min(40);
-    if ps >= u128::from(most.as_ps()) { most } else { Duration::from_ps(ps as u64) }
 }

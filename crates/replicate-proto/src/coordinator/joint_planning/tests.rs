@@ -351,8 +351,8 @@ fn store_and_forward_transfer_keeps_its_plan() {
 }
 
 #[test]
-fn replanned_transfer_is_not_replanned_within_again_min() {
-    let again = JointConfig::default().again_min.as_secs_f64() as u32 * 10;
+fn replanned_transfer_is_not_replanned_within_minimum_time() {
+    let again = JointConfig::default().again.min.as_secs_f64() as u32 * 10;
     let mut w = World::new(Some(JointConfig::default()), LONG);
     let draw = draw(2, Gains::Slowest);
     let first = w.submit(&draw[0]);

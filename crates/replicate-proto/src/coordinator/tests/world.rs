@@ -438,10 +438,37 @@ impl World {
         })
     }
 
+    /// Finishes a file, or the directory. `None` if it is not complete.
+    fn finish(&mut self, site: SiteId, file: Finish) -> Option<Report> {
+        let (run, hash, length) = (file.run, file.hash, self.length);
+        let s = &mut self.sites[site.index()];
+        assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");
+        let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
+        // The test with arbitrary reports has a lying source that claims the other hash.
+        assert!(hash == right || hash == FileHash([3; 32]));
+        let have = ranges::normal(&[&s.have[..], &file.unsettled].concat(), length);
+        if have != whole_of(length) && !(s.finished && s.mode.is_some()) {
+            let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
+            assert!(arriving, "only a whole file, or one that is arriving, is finished");
+            s.finish_later = Some(Command::Finish(file));
+            return None;
+        }
+        if s.finish_fails > 0 {
+            s.finish_fails -= 1;
+            s.have = vec![];
+            return Some(Report::SinkDone { run, have: vec![] });
+        }
+        s.finished = true;
+        s.mode = s.mode.map(|mode| Attributes::narrowed(mode, ATTRIBUTES.mode));
+        Some(match self.head_bytes {
+            Some(_) => self.directories.entry(site).or_default().written(file),
+            None => Report::Completed { run },
+        })
+    }
+
     pub(super) fn obey(&mut self, site: SiteId, command: Command) {
         let text = serde_json::to_string(&command).expect("a command is JSON");
         let command: Command = serde_json::from_str(&text).expect("we wrote it");
-        let length = self.length;
         let s = &mut self.sites[site.index()];
         if s.deaf {
             return;
@@ -500,32 +527,10 @@ impl World {
                 self.busy_finishes -= 1;
                 Report::Failed { run: file.run, kind: FailureKind::Busy, reason: "commands wait".into() }
             }
-            Command::Finish(file) => {
-                let (run, hash) = (file.run, file.hash);
-                assert_eq!(file.attributes, Some(ATTRIBUTES), "what the source said is passed on");
-                let right = if length == 0 { FileHash(*blake3::hash(b"").as_bytes()) } else { HASH };
-                // The test with arbitrary reports has a lying source that claims the other hash.
-                assert!(hash == right || hash == FileHash([3; 32]));
-                let have = ranges::normal(&[&s.have[..], &file.unsettled].concat(), length);
-                if have != whole_of(length) && !(s.finished && s.mode.is_some()) {
-                    let arriving = s.program.as_ref().is_some_and(|p| p.run == run);
-                    assert!(arriving, "only a whole file, or one that is arriving, is finished");
-                    s.finish_later = Some(Command::Finish(file));
-                    return;
-                }
-                if s.finish_fails > 0 {
-                    s.finish_fails -= 1;
-                    s.have = vec![];
-                    Report::SinkDone { run, have: vec![] }
-                } else {
-                    s.finished = true;
-                    s.mode = s.mode.map(|mode| Attributes::narrowed(mode, ATTRIBUTES.mode));
-                    match self.head_bytes {
-                        Some(_) => self.directories.entry(site).or_default().written(file),
-                        None => Report::Completed { run },
-                    }
-                }
-            }
+            Command::Finish(file) => match self.finish(site, file) {
+                Some(answer) => answer,
+                None => return,
+            },
             Command::Hash { run, .. } if self.busy_hashes > 0 => {
                 self.busy_hashes -= 1;
                 Report::Failed { run, kind: FailureKind::Busy, reason: "commands wait".into() }

@@ -6,7 +6,7 @@ use super::capacities::slow_hop;
 use super::{
     Audit, AvoidedResource, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt,
     FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
-    Transfer, UnreachableSite, doubled, one_line,
+    Transfer, UnreachableSite, one_line,
 };
 use crate::control::{EntryCounts, FlowProgress, Inventory};
 use crate::coordinator::{
@@ -547,7 +547,7 @@ impl Transfer {
         };
         let (since, tries) = d.unreached.as_ref().map_or((now, 1), |u| (u.since, u.tries + 1));
         d.unreached = Some(UnreachableSite { since, tries, line: line.clone() });
-        d.retry_at = Some(now + doubled(cx.config.avoid_min, tries - 1, cx.config.avoid_max));
+        d.retry_at = Some(now + cx.config.avoid.after(tries - 1));
         let last = tries >= STRIKES_MAX.into() && now >= since + self.site_wait(cx.config);
         self.remove_attempt(cx);
         self.last_trouble = Some(line.clone());

@@ -6,8 +6,7 @@
 
 use super::programs::usable;
 use super::{
-    AvoidedResource, Context, FinishedFile, OutageKind, Phase, STRIKES_MAX, Target, Transfer, doubled,
-    one_line,
+    AvoidedResource, Context, FinishedFile, OutageKind, Phase, STRIKES_MAX, Target, Transfer, one_line,
 };
 use crate::control::Attempt;
 use crate::coordinator::classes::{CLASSES_MAX, next_class};
@@ -269,7 +268,7 @@ impl Transfer {
         let demand = self.demand(cx, targets, false);
         let (ceiling, left) = (r.ceiling, ByteCount::new(left));
         let joint = cx.config.joint.as_ref()?;
-        let free_at = |(at, times)| at + doubled(joint.again_min, times - 1, joint.again_max);
+        let free_at = |(at, times)| at + joint.again.after(times - 1);
         let keeps_until = self.replanned.map(free_at).filter(|t| *t > cx.now);
         Some(RunningDemand { demand, plan: r.plan.clone(), ceiling, left, keeps_until })
     }
@@ -326,7 +325,7 @@ impl Transfer {
     }
 
     fn blame_destinations(&mut self, cx: &mut Context<'_>, silent: &BTreeSet<SiteId>, what: &str) {
-        let retry_at = cx.now + cx.config.pause_min;
+        let retry_at = cx.now + cx.config.pause.min;
         let mut over = Vec::new();
         for d in self.destinations.iter_mut().filter(|d| d.open() && silent.contains(&d.site)) {
             d.strikes += 1;
@@ -410,7 +409,7 @@ impl Transfer {
                     }
                 });
                 let soonest = self.tired_links.values().chain(self.tired_sites.values()).map(|t| t.until);
-                let retry_at = soonest.filter(|t| *t > cx.now).min().unwrap_or(cx.now + cx.config.avoid_max);
+                let retry_at = soonest.filter(|t| *t > cx.now).min().unwrap_or(cx.now + cx.config.avoid.max);
                 for (site, reason) in lost {
                     let reason = one_line(&reason);
                     // The path may lead through a site that has no room now.

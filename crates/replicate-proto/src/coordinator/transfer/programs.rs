@@ -131,7 +131,7 @@ impl Transfer {
         programs
     }
 
-    /// Ranges that a destination lacks of those that the current attempt sends.
+    /// Ranges of the current attempt that a destination lacks.
     pub(super) fn lacked(&self, destination: &Target, length: u64) -> Vec<ByteRange> {
         match (self.head.bytes, &self.head.class) {
             (Some(head), _) if self.head.goes_first => destination.missing(head.min(length)),

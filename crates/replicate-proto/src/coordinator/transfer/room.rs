@@ -7,7 +7,7 @@
 //! Leaves out: the division of a site's memory ([`crate::daemon::room`]). Read
 //! [`Transfer::handle_busy`] first.
 
-use super::{Context, Phase, RunningAttempt, Transfer, WaitEnd, doubled};
+use super::{Context, Phase, RunningAttempt, Transfer, WaitEnd};
 use crate::coordinator::{EventKind, Instant, SiteId, TransferId};
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl Transfer {
     /// Handles a site that lacks memory or descriptors for its part at the moment. Other transfers
     /// will return them.
     ///
-    /// The first refusal in a transfer makes all destinations wait for `pause_min`, because an
+    /// The first refusal in a transfer makes all destinations wait for `pause.min`, because an
     /// earlier attempt may be about to leave the site. Every later refusal costs the other
     /// destinations one attempt. An inquiry continues without the site.
     pub(super) fn handle_busy(&mut self, cx: &mut Context<'_>, site: SiteId, installed: bool, line: String) {
@@ -48,13 +48,13 @@ impl Transfer {
         }
         // A busy source did answer, so no strike counts.
         if is_source && self.hash_question.pending.take().is_some() {
-            self.hash_question.retry_at = Some(cx.now + cx.config.pause_max);
+            self.hash_question.retry_at = Some(cx.now + cx.config.pause.max);
         }
         if !(installed || is_source && matches!(self.phase, Phase::Inquiring { .. })) {
             if let Phase::Inquiring { waiting, .. } = &mut self.phase {
                 waiting.remove(&site);
             }
-            let retry_at = cx.now + cx.config.pause_max;
+            let retry_at = cx.now + cx.config.pause.max;
             if let Some(d) = self.target_mut(site) {
                 d.retry_at = Some(retry_at);
             }
@@ -71,7 +71,7 @@ impl Transfer {
         self.crowded_attempts += 1;
         let is_first = !std::mem::replace(&mut self.has_waited_for_room, true);
         let tries = self.crowded.get(&site).map_or(0, |c| c.tries);
-        let pause = doubled(cx.config.pause_min, if is_filled { 0 } else { tries }, cx.config.pause_max);
+        let pause = cx.config.pause.after(if is_filled { 0 } else { tries });
         let (until, told) = (cx.now + pause, self.crowded.get(&site).and_then(|c| c.told));
         self.last_trouble = Some(line.clone());
         self.crowded.insert(site, CrowdedSite { tries: tries + 1, until, line, told });
@@ -147,9 +147,9 @@ impl Transfer {
     }
 
     /// Handles sites that other transfers' attempts have left: they are asked again after
-    /// `pause_min`, which leaves time for the removal.
+    /// `pause.min`, which leaves time for the removal.
     pub(in crate::coordinator) fn handle_room(&mut self, cx: &Context<'_>, sites: &BTreeSet<SiteId>) {
-        let again = cx.now + cx.config.pause_min;
+        let again = cx.now + cx.config.pause.min;
         let mut is_woken = false;
         for (site, crowded) in
             self.crowded.iter_mut().filter(|(site, c)| sites.contains(site) && c.until > again)

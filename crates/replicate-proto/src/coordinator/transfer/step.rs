@@ -3,8 +3,7 @@
 //! Leaves out: the knowledge of a transfer, which the inputs change. Read [`Transfer::step`] first.
 
 use super::{
-    Context, Debt, OutageKind, PendingQuestion, Phase, RunningAttempt, STRIKES_MAX, Target, Transfer,
-    WaitEnd, doubled,
+    Context, Debt, OutageKind, PendingQuestion, Phase, RunningAttempt, STRIKES_MAX, Target, Transfer, WaitEnd,
 };
 use crate::control::{Attempt, Finish};
 use crate::coordinator::{Command, Duration, EventKind, Outcome, Plan, Run, SiteId, Verdict, audit, ranges};
@@ -395,7 +394,7 @@ impl Transfer {
         self.idle_attempts += 1;
         let pause = match self.idle_attempts {
             0 | 1 => Duration::ZERO,
-            n => doubled(cx.config.pause_min, n - 2, cx.config.pause_max),
+            n => cx.config.pause.after(n - 2),
         };
         self.phase = Phase::Settling { until: cx.now + pause.max(settle), early: WaitEnd::Never };
         self.last_trouble = Some(reason.clone());
