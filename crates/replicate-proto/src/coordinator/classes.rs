@@ -10,6 +10,7 @@
 use super::ranges;
 use anabranch_pieces::ByteRange;
 use anabranch_units::SiteId;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Maximum number of attempts of a transfer that serve one class.
@@ -17,6 +18,8 @@ pub(super) const CLASSES_MAX: u32 = 8;
 /// Maximum number of classes that are told apart. Destinations with more of them lack bits of
 /// everything, and one attempt serves all.
 const FOUND_MAX: usize = 1_000;
+/// Maximum number of ranges that are compared. More of them would occupy the controller.
+const RANGES_MAX: usize = 1 << 19;
 /// Divisor of a total: smaller parts of the total are not worth an attempt.
 const SMALL_SHARE: u128 = 100;
 
@@ -33,8 +36,9 @@ pub(super) struct ByteClass {
 /// attempt for all destinations sends little surplus: less than `surplus_bytes_min`, or than a
 /// hundredth of the lacked bytes. `None` for too many classes, too, and for small ones only.
 ///
-/// The class has the most destinations, so that most destinations are complete early. Classes below
-/// a hundredth of all bytes join it if it has their destinations.
+/// The class has the most destinations, and of these classes the fewest bytes, so that most
+/// destinations are complete early. Classes below a hundredth of all bytes join it if it has their
+/// destinations.
 pub(super) fn next_class(missing: &[(SiteId, Vec<ByteRange>)], surplus_bytes_min: u64) -> Option<ByteClass> {
     let classes = classes(missing)?;
     let bytes = |lacked: &Vec<ByteRange>| u128::from(ranges::bytes(lacked));
@@ -46,7 +50,8 @@ pub(super) fn next_class(missing: &[(SiteId, Vec<ByteRange>)], surplus_bytes_min
     }
     let is_large = |lacked: &Vec<ByteRange>| bytes(lacked) >= union / SMALL_SHARE;
     let large = classes.iter().filter(|(_, lacked)| is_large(lacked));
-    let by_width = |(members, lacked): &(&Vec<usize>, &Vec<ByteRange>)| (members.len(), bytes(lacked));
+    let by_width =
+        |(members, lacked): &(&Vec<usize>, &Vec<ByteRange>)| (members.len(), Reverse(bytes(lacked)));
     let (members, lacked) = large.max_by_key(by_width)?;
     let joins = |(other, lacked): &(&Vec<usize>, &Vec<ByteRange>)| {
         !is_large(lacked) && other.iter().all(|member| members.binary_search(member).is_ok())
@@ -59,8 +64,12 @@ pub(super) fn next_class(missing: &[(SiteId, Vec<ByteRange>)], surplus_bytes_min
     })
 }
 
-/// All classes, by the ascending indices of their destinations; `None` for more than [`FOUND_MAX`].
+/// All classes, by the ascending indices of their destinations. `None` for more than [`FOUND_MAX`]
+/// of them, or more than [`RANGES_MAX`] ranges.
 fn classes(missing: &[(SiteId, Vec<ByteRange>)]) -> Option<BTreeMap<Vec<usize>, Vec<ByteRange>>> {
+    if missing.iter().map(|(_, lacked)| lacked.len()).sum::<usize>() > RANGES_MAX {
+        return None;
+    }
     let lacked = missing.iter().enumerate().flat_map(|(member, (_, lacked))| {
         lacked.iter().flat_map(move |range| [(range.start, member, true), (range.end, member, false)])
     });
@@ -118,6 +127,7 @@ mod tests {
     fn widest_class_comes_first() {
         assert_eq!(next(&[&[(10, 20)], &[(0, 900)], &[(10, 20)]]), class(&[0, 1, 2], &[(10, 20)]));
         assert_eq!(next(&[&[], &[(0, 10), (20, 900)], &[]]), class(&[1], &[(0, 10), (20, 900)]));
+        assert_eq!(next(&[&[(0, 900)], &[(900, 950)]]), class(&[1], &[(900, 950)]), "a short wait");
     }
 
     #[test]

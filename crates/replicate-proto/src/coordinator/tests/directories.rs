@@ -69,6 +69,52 @@ fn destinations_get_no_bytes_that_they_have() {
     assert!(!w.seen(|e| matches!(e, EventKind::Stopped { .. })), "the end of a class is no failure");
 }
 
+/// A world in which these destinations have the head, and lack other ranges.
+fn world_of_classes(lacked: &[(u16, u64, u64)]) -> (World, TransferRequest) {
+    let config = CoordinatorConfig { surplus_bytes_min: 1_000, ..CoordinatorConfig::default() };
+    let mut w = World::with(internet2(), config);
+    let sites: Vec<u16> = lacked.iter().map(|(site, ..)| *site).collect();
+    let request = directory_request(&mut w, &sites);
+    for &(site, start, end) in lacked {
+        w.sites[usize::from(site)].have = ranges::normal(&[range(0, start), range(end, LENGTH)], LENGTH);
+        w.directories.entry(SiteId(site)).or_default().arriving = Some(HASH);
+    }
+    (w, request)
+}
+
+#[test]
+fn new_destination_gets_the_head_with_its_first_class() {
+    let (mut w, request) = world_of_classes(&[(3, HEAD, 400_000), (7, HEAD, 400_000), (8, 0, LENGTH)]);
+    w.directories.entry(SiteId(8)).or_default().arriving = None;
+    let id = w.submit(request);
+    assert_eq!(works(&mut w, id), [[range(0, 400_000)], [range(400_000, LENGTH)]]);
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!((status.outcome, status.destinations[2].moved_bytes), (Some(Outcome::Done), LENGTH));
+}
+
+#[test]
+fn next_class_does_not_wait_for_written_files() {
+    let (mut w, request) = world_of_classes(&[(3, HEAD, 200_000), (8, HEAD, LENGTH)]);
+    w.directories.entry(SiteId(3)).or_default().writes_slowly = true;
+    let id = w.submit(request);
+    w.run_for(Duration::from_secs(20));
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!(status.destinations[0].verdict, None);
+    assert_eq!(*verdict(&status, 8), Verdict::Done, "{status:?}");
+    w.directories.entry(SiteId(3)).or_default().writes_slowly = false;
+    assert_eq!(w.run_to_end(id).outcome, Some(Outcome::Done));
+}
+
+#[test]
+fn slow_class_is_postponed() {
+    let (mut w, request) = world_of_classes(&[(3, HEAD, 200_000), (8, 200_000, LENGTH)]);
+    w.sites[3].slow_divisor = 10_000;
+    let id = w.submit(request);
+    w.run_for(Duration::from_secs(40));
+    let status = w.coordinator.status(id).expect("it is remembered");
+    assert_eq!((status.destinations[0].postponed, verdict(&status, 8)), (true, &Verdict::Done), "{status:?}");
+}
+
 #[test]
 fn classes_are_limited_by_number() {
     let config = CoordinatorConfig { surplus_bytes_min: 1, ..CoordinatorConfig::default() };

@@ -222,6 +222,8 @@ pub(super) struct FakeDirectory {
     pub(super) missing: u64,
     /// Rules of the commands that the site got, for assertions.
     pub(super) rules: Vec<DirectoryRules>,
+    /// The site never ends to write the directory.
+    pub(super) writes_slowly: bool,
     /// Numbers of the sources whose directories the site wrote.
     pub(super) origins: Vec<u64>,
     /// Differences between names that its file system ignores.
@@ -457,6 +459,9 @@ impl World {
             s.finish_fails -= 1;
             s.have = vec![];
             return Some(Report::SinkDone { run, have: vec![] });
+        }
+        if self.directories.entry(site).or_default().writes_slowly {
+            return None;
         }
         s.finished = true;
         s.mode = s.mode.map(|mode| Attributes::narrowed(mode, ATTRIBUTES.mode));

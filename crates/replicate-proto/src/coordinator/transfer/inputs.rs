@@ -5,7 +5,7 @@
 use super::capacities::slow_hop;
 use super::{
     Audit, AvoidedResource, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt,
-    FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP,
+    FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP, Target,
     Transfer, UnreachableSite, one_line,
 };
 use crate::control::{EntryCounts, FlowProgress, Inventory};
@@ -644,8 +644,11 @@ impl Transfer {
         let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
         let Phase::Running(r) = &mut self.phase else { return };
         let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
+        if let [only] = open[..] {
+            return self.look_for_slow_class(cx, only);
+        }
         // If sites store all data before they pass it on, a wait for another site is by design.
-        if open.len() < 2 || r.plan.store_and_forward {
+        if open.is_empty() || r.plan.store_and_forward {
             return;
         }
         let file = FileToSend { size: ANY_SIZE, limit: self.request.bandwidth_limit };
@@ -726,6 +729,45 @@ impl Transfer {
         }
         self.event(cx, EventKind::Postponed { site: slow, reason });
         // A postponement is no failure: the same transfer continues in another order.
+        self.remove_attempt(cx);
+    }
+
+    /// Postpones the last open destination of a class that stays below half of its planned rate,
+    /// if destinations of other classes wait for it.
+    fn look_for_slow_class(&mut self, cx: &mut Context<'_>, only: SiteId) {
+        let (now, hold, share) = (cx.now, cx.config.slow_hold, cx.config.slow_share);
+        let length = self.length;
+        let Phase::Running(r) = &mut self.phase else { return };
+        let waits = |d: &Target| {
+            let is_idle = d.open() && cx.up(d.site) && !d.full(length) && d.finishing.is_none();
+            is_idle && !r.sinks.contains_key(&d.site)
+        };
+        let target = self.destinations.iter().find(|d| d.site == only);
+        let may = self.head.class.is_some()
+            && target.is_some_and(|d| d.level < LEVEL_MAX)
+            && self.destinations.iter().any(waits);
+        let file = FileToSend { size: ANY_SIZE, limit: self.request.bandwidth_limit };
+        let limited = file.limit.and_then(|_| file.by(&r.plan, cx.topology).limited);
+        let expected = r.expected.get(&only).copied().unwrap_or(r.plan.rate);
+        let wanted = limited.map_or(expected, |limit| limit.min(expected)).as_bps() as f64 * share;
+        let sink = r.sinks.get_mut(&only).expect("callers found it there");
+        let rate = sink.rate_bps(now);
+        if !may || rate as f64 >= wanted {
+            sink.slow_since = None;
+            return;
+        }
+        if now.saturating_since(*sink.slow_since.get_or_insert(now)) < hold {
+            return;
+        }
+        let name = cx.name(only).to_owned();
+        let rate = BitRate::bps(rate);
+        let reason = format!(
+            "{name} is reached with {rate}, {expected} was expected: sending to the others first, {name} after them"
+        );
+        if let Some(d) = self.target_mut(only) {
+            d.level += 1;
+        }
+        self.event(cx, EventKind::Postponed { site: only, reason });
         self.remove_attempt(cx);
     }
 }

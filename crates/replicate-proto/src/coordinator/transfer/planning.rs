@@ -15,6 +15,7 @@ use crate::coordinator::{
     Command, Duration, EventKind, Instant, LinkId, Plan, PlanRequest, Run, SiteId, TransferId, Verdict,
     ranges,
 };
+use anabranch_pieces::ByteRange;
 use anabranch_units::ByteCount;
 use std::collections::BTreeSet;
 
@@ -210,14 +211,25 @@ impl Transfer {
     /// destinations. Without a class, the attempt serves all `targets`.
     fn choose_class(&mut self, cx: &Context<'_>, targets: Vec<SiteId>, length: u64) -> Vec<SiteId> {
         self.head.class = None;
-        let lacks_head = targets.iter().any(|site| self.head.lacking.contains(site));
-        if !self.request.is_directory() || lacks_head || self.head.classes_served >= CLASSES_MAX {
+        let head_goes_first = targets.iter().any(|site| self.head.lacking.contains(site));
+        // After attempts that moved nothing, no destination waits for another one's class.
+        let has_moved = self.idle_attempts < 2;
+        let may = self.request.is_directory() && has_moved && self.head.classes_served < CLASSES_MAX;
+        if !may || head_goes_first {
             return targets;
         }
         let served = self.destinations.iter().filter(|d| targets.contains(&d.site));
         let missing: Vec<_> = served.map(|d| (d.site, d.missing(length))).collect();
-        self.head.class = next_class(&missing, cx.config.surplus_bytes_min);
-        self.head.class.as_ref().map_or(targets, |class| class.destinations.clone())
+        let Some(mut class) = next_class(&missing, cx.config.surplus_bytes_min) else { return targets };
+        // A site drops bytes of a stream whose head it lacks.
+        let head = ByteRange { start: 0, end: self.head.bytes.unwrap_or(0).min(length) };
+        let lacks_head = |d: &Target| class.destinations.contains(&d.site) && !d.missing(head.end).is_empty();
+        if self.destinations.iter().any(lacks_head) {
+            class.ranges = ranges::normal(&[&class.ranges[..], &[head]].concat(), length);
+        }
+        let targets = class.destinations.clone();
+        self.head.class = Some(class);
+        targets
     }
 
     pub(in crate::coordinator) fn inquires(&self) -> bool {
@@ -356,10 +368,12 @@ impl Transfer {
     pub(super) fn avoided(&self, cx: &Context<'_>, targets: &[SiteId]) -> (Vec<SiteId>, Vec<LinkId>) {
         let now = cx.now;
         let end = |s: SiteId| s == self.request.source || targets.contains(&s);
+        // The commands of a site that writes its files wait until these are written.
         let no_relay = |s: SiteId| {
             self.suspects.contains(&s)
                 || self.request.avoid_sites.contains(&s)
                 || self.is_crowded(s, now)
+                || self.destinations.iter().any(|d| d.site == s && d.finishing.is_some())
                 || self.tired_sites.get(&s).is_some_and(|t| now < t.until)
         };
         let sites = cx.topology.site_ids().filter(|&s| !end(s) && (no_relay(s) || !cx.up(s))).collect();

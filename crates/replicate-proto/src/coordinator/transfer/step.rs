@@ -310,7 +310,10 @@ impl Transfer {
         let length = self.length;
         let Some(r) = self.running() else { return false };
         let unfinished = |d: &&Target| r.sinks.contains_key(&d.site) && d.open();
-        if self.destinations.iter().filter(unfinished).any(|d| d.full(length)) {
+        let waits = |d: &Target| d.open() && cx.up(d.site) && !d.full(length) && d.finishing.is_none();
+        // Destinations of the next class do not wait until these sites have written their files.
+        let is_next_due = self.head.class.is_some() && self.destinations.iter().any(waits);
+        if !is_next_due && self.destinations.iter().filter(unfinished).any(|d| d.full(length)) {
             return false;
         }
         let missing: Vec<_> = self.destinations.iter().filter(unfinished).map(|d| cx.name(d.site)).collect();
