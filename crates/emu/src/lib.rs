@@ -363,6 +363,8 @@ impl Emulation {
         let network = Network { switching, ports, circuits };
         let limit = options.host_cpus.map(|cpus| CpuLimit::divided(cpus, options.dilation.factor()));
         let hierarchy = limit.map(|_| CpuHierarchy::find()).transpose().map_err(EmuError::HostCpus)?;
+        // A killed helper leaves its groups.
+        hierarchy.iter().for_each(|hierarchy| hierarchy.remove_left(build::GROUP));
         let plan = BuildPlan {
             sites: topology
                 .site_ids()

@@ -80,10 +80,28 @@ impl CpuHierarchy {
         Err(Error::new(ErrorKind::Unsupported, why))
     }
 
+    /// Removes the groups `PREFIX-PID-…` without processes whose process PID has ended. The kernel
+    /// refuses to remove a group with processes.
+    pub fn remove_left(&self, prefix: &str) {
+        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let owner = name.to_str().and_then(|name| owner_of(name, prefix));
+            if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                drop(fs::remove_dir(entry.path()));
+            }
+        }
+    }
+
     /// Returns the group `name` below the root. The group need not exist.
     pub fn group(&self, name: &str) -> CpuGroup {
         CpuGroup { path: self.root.join(name), version: self.version }
     }
+}
+
+/// Number of the process that made the group `PREFIX-PID-…`.
+fn owner_of(name: &str, prefix: &str) -> Option<u32> {
+    let (pid, _) = name.strip_prefix(prefix)?.strip_prefix('-')?.split_once('-')?;
+    pid.parse().ok()
 }
 
 /// Finds the mount point of version 1's cpu controller in lines of the format of fstab(5).
@@ -198,6 +216,29 @@ mod tests {
         assert_eq!(limit(4, 20), (4_000, 20_000));
         assert_eq!(limit(1, 1_000), (1_000, 1_000_000));
         assert_eq!(limit(1, 1_024), (1_000, 1_000_000));
+    }
+
+    #[test]
+    fn left_groups_are_recognised_by_their_process() {
+        assert_eq!(owner_of("ours-4711-0", "ours"), Some(4711));
+        assert_eq!(owner_of("ours-4711-doctor", "ours"), Some(4711));
+        for other in ["ours", "ours-4711", "ours-x-0", "theirs-4711-0", "ourself-1-0"] {
+            assert_eq!(owner_of(other, "ours"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn groups_of_ended_processes_are_removed() {
+        let root = std::env::temp_dir().join(format!("cpu-limit-{}", std::process::id()));
+        let own = root.join(format!("ours-{}-0", std::process::id()));
+        // No process has a number above the kernel's limit of 4,194,304.
+        let left = root.join("ours-4194305-0");
+        for folder in [&own, &left] {
+            fs::create_dir_all(folder).expect("the folder is ours");
+        }
+        CpuHierarchy { root: root.clone(), version: Version::Two }.remove_left("ours");
+        assert_eq!((own.exists(), left.exists()), (true, false));
+        fs::remove_dir_all(root).expect("the folder is ours");
     }
 
     #[test]
