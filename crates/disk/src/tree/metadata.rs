@@ -7,11 +7,11 @@
 //! Leaves out: which metadata a transfer takes ([`MetadataRules`]). Read [`Reader`] and [`Wanted`]
 //! first.
 
-use super::{Problem, Stat, folder_around};
+use super::{Problem, Stat, folder_around, stat_of};
 use crate::folder::{Place, shown};
 use anabranch_sets::metadata::{
-    Account, Metadata, MetadataError, MetadataRules, OwnerMapping, OwnerNumbers, Ownership, XATTRS_BYTES_MAX,
-    Xattr,
+    ACCESS_LISTS, Account, Metadata, MetadataError, MetadataRules, OwnerMapping, OwnerNumbers, Ownership,
+    XATTRS_BYTES_MAX, Xattr,
 };
 use nix::unistd::{Gid, Group, Uid, User};
 use rustix::fs::{AtFlags, Mode, Timestamps, XattrFlags};
@@ -29,8 +29,16 @@ const NAMES_BYTES: usize = 1 << 10;
 const NAMES_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of accounts that are remembered. A hostile manifest may name any number.
 const ACCOUNTS_MAX: usize = 4_096;
+/// Maximum number of names without an account here that are logged. A source may name any number.
+const UNKNOWN_NAMES_MAX: usize = 100;
+/// Maximum bytes of an attribute's value on Linux.
+const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Permissions that let the owner of an entry change its attributes.
 const OPEN_MODE: u32 = 0o600;
+/// Permissions of the owner of an entry.
+const OWNER_MODE: u32 = 0o700;
+/// Name of the access list of a file.
+const ACCESS_LIST: &[u8] = ACCESS_LISTS[0].as_bytes();
 /// Account of the trial in [`check`]: any but this process's.
 const OTHER_ACCOUNT: u32 = 1;
 
@@ -45,28 +53,36 @@ fn found<T>(answer: nix::Result<Option<T>>) -> io::Result<Option<T>> {
 
 /// Names and numbers of this machine's users, or of its groups.
 struct Accounts {
+    /// Word for one of them in the log.
+    kind: &'static str,
     name_of: fn(u32) -> io::Result<Option<String>>,
     number_of: fn(&str) -> io::Result<Option<u32>>,
     names: BTreeMap<u32, Option<String>>,
     numbers: BTreeMap<String, Option<u32>>,
+    /// Number of names that were logged because they have no account here.
+    unknown_names: usize,
 }
 
 impl Accounts {
     fn users() -> Self {
         Self {
+            kind: "user",
             name_of: |number| Ok(found(User::from_uid(Uid::from_raw(number)))?.map(|user| user.name)),
             number_of: |name| Ok(found(User::from_name(name))?.map(|user| user.uid.as_raw())),
             names: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            unknown_names: 0,
         }
     }
 
     fn groups() -> Self {
         Self {
+            kind: "group",
             name_of: |number| Ok(found(Group::from_gid(Gid::from_raw(number)))?.map(|group| group.name)),
             number_of: |name| Ok(found(Group::from_name(name))?.map(|group| group.gid.as_raw())),
             names: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            unknown_names: 0,
         }
     }
 
@@ -87,7 +103,8 @@ impl Accounts {
         Account::new(number, name).map_err(invalid)
     }
 
-    /// Number of a source's account on this machine.
+    /// Number of a source's account on this machine. The first names without an account here are
+    /// logged.
     fn number(&mut self, account: &Account, mapping: OwnerMapping) -> io::Result<u32> {
         let Some(name) = account.name().filter(|_| mapping == OwnerMapping::Names) else {
             return Ok(account.number());
@@ -96,7 +113,13 @@ impl Accounts {
             self.numbers.clear();
         }
         if !self.numbers.contains_key(name) {
-            self.numbers.insert(name.to_owned(), (self.number_of)(name)?);
+            let found = (self.number_of)(name)?;
+            self.numbers.insert(name.to_owned(), found);
+            if found.is_none() && self.unknown_names < UNKNOWN_NAMES_MAX {
+                self.unknown_names += 1;
+                let (kind, number) = (self.kind, account.number());
+                tracing::warn!("no {kind} {name:?} here: entries get its number at the source, {number}");
+            }
         }
         Ok(self.numbers[name].unwrap_or(account.number()))
     }
@@ -317,6 +340,68 @@ impl Wanted {
         }
     }
 
+    /// Returns true if a file of a directory has another access list, or one that cannot be read.
+    pub(super) fn has_other_access_list(&self, directory: impl AsFd, name: &OsStr) -> bool {
+        let Some(wanted) = &self.xattrs else { return false };
+        let list = wanted.iter().find(|xattr| xattr.name() == ACCESS_LIST);
+        let mut value = vec![0; VALUE_BYTES_MAX];
+        match XattrPath::of_name(directory, name).value(ACCESS_LIST, &mut value) {
+            Ok(length) => list.is_none_or(|list| *list.value() != value[..length]),
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => list.is_some(),
+            Err(_) => true,
+        }
+    }
+
+    /// Gives the copy of a file all attributes and access lists of the original, unless the
+    /// transfer sets them. The mode comes later: it changes the mask of an access list.
+    ///
+    /// Errors: the system's.
+    pub(super) fn keep_xattrs(&self, original: impl AsFd, copy: impl AsFd) -> Result<(), Errno> {
+        if self.xattrs.is_some() {
+            return Ok(());
+        }
+        let (original, path) = (XattrPath::of(original), descriptor_path(copy.as_fd()));
+        let (names, path) = (original.names()?, path.as_slice());
+        // A new file can inherit an access list from its directory.
+        for name in XattrPath::of(&copy).names()?.iter().filter(|name| !names.contains(name)) {
+            rustix::fs::removexattr(path, name.as_slice())?;
+        }
+        let mut value = vec![0; VALUE_BYTES_MAX];
+        // Access lists are last in this order: they can forbid further attributes.
+        for name in names.iter().rev() {
+            match original.value(name, &mut value) {
+                Ok(length) => {
+                    rustix::fs::setxattr(path, name.as_slice(), &value[..length], XattrFlags::empty())?;
+                }
+                // It was removed meanwhile.
+                Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the copy of a file the owner and the group of the original, unless the transfer sets
+    /// them. Without the right to do so, the copy keeps its own.
+    ///
+    /// Errors: the system's, other than a missing right.
+    pub(super) fn keep_owner(&self, original: &Stat, copy: impl AsFd) -> Result<(), Errno> {
+        if self.owner.is_some() {
+            return Ok(());
+        }
+        let (user, group) =
+            (rustix::fs::Uid::from_raw(original.user), rustix::fs::Gid::from_raw(original.group));
+        let give = |user| match rustix::fs::chownat(&copy, "", user, Some(group), AtFlags::EMPTY_PATH) {
+            Err(Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+            other => other.map(|()| true),
+        };
+        // Any user may give a file to a group that the user belongs to.
+        if !give(Some(user))? {
+            give(None)?;
+        }
+        Ok(())
+    }
+
     /// Gives an entry its owner.
     ///
     /// Errors: the system's.
@@ -328,17 +413,25 @@ impl Wanted {
 
     /// Gives an open file or directory its owner, attributes, mode and time. The order matters: a
     /// new owner clears bits of the mode, a mode can forbid attributes, an access list changes the
-    /// mode, and all of them come before the time of a directory.
+    /// mode, and all of them come before the time of a directory. A group gets no rights before the
+    /// entry has its attributes, which the system may refuse.
     ///
     /// Errors: the system's.
     pub(super) fn set(&self, entry: impl AsFd, mode: u32, times: &Timestamps) -> Result<(), Errno> {
-        self.set_owner(&entry)?;
         let path = descriptor_path(entry.as_fd());
         let (path, target) = (path.as_slice(), XattrPath::Descriptor(path.clone()));
         let set_mode = |mode| rustix::fs::chmod(path, Mode::from_raw_mode(mode));
+        let found = Stat::of(&stat_of(&entry)?);
+        if self.has_other_owner(&found) {
+            set_mode(mode & found.mode & OWNER_MODE)?;
+            if let Err(errno) = self.set_owner(&entry) {
+                set_mode(found.mode)?;
+                return Err(errno);
+            }
+        }
         match self.set_xattrs(&target, false) {
             Err(Errno::ACCESS | Errno::PERM) => {
-                set_mode(mode | OPEN_MODE)?;
+                set_mode(mode & OWNER_MODE | OPEN_MODE)?;
                 self.set_xattrs(&target, false)?;
             }
             other => other?,

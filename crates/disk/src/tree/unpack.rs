@@ -566,12 +566,18 @@ impl Writing<'_> {
             && self.content_before(path, stat) == Some(content)
         {
             let recorded = self.recorded(path)?;
-            let kept = kept_attributes(stat, recorded, attributes);
-            if kept.is_some() || self.at(path, wanted.differs_at(directory, name, stat))? {
+            let kept = kept_attributes(stat, recorded, attributes, wanted);
+            let has_other_metadata = self.at(path, wanted.differs_at(directory, name, stat))?;
+            if kept.is_some() || has_other_metadata {
                 let kept = kept.unwrap_or(stat.file_attributes());
-                // A further name of the file may lie where its new owner must not gain a file.
-                if !(self.from.is_shared || stat.links > 1 && wanted.has_other_owner(stat)) {
-                    self.set_attributes(path, directory, stat, (kept, wanted))?;
+                // A further name of the file may lie where other users must not gain a file.
+                let has_other_users =
+                    || wanted.has_other_owner(stat) || wanted.has_other_access_list(directory, name);
+                if !(self.from.is_shared || stat.links > 1 && has_other_users()) {
+                    let is_needed =
+                        has_other_metadata || recorded.is_none_or(|sent| sent.attributes != attributes);
+                    let set = self.set_attributes(path, directory, stat, (kept, wanted));
+                    self.warn_or_fail(path, set, is_needed)?;
                 } else if !self.copy_existing(path, directory, existing, (kept, content, wanted))? {
                     return Ok(());
                 }

@@ -127,6 +127,14 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).expect("it is there").mode() & 0o7777
 }
 
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
+}
+
+fn inode(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("it is there").ino()
+}
+
 /// An access list of the owner, user 1234 with `permissions`, the group, the mask and others.
 fn access_list(permissions: u16) -> Vec<u8> {
     let entry = |tag: u16, permissions: u16, id: u32| {
@@ -299,6 +307,156 @@ fn access_lists_arrive_and_are_removed() {
 }
 
 #[test]
+fn removed_access_list_leaves_the_group_no_rights() {
+    let world = World::new(XATTRS);
+    if !has(&world, ACCESS, &access_list(6)) {
+        return;
+    }
+    set_mode(&world.from().join("a"), 0o640);
+    world.send();
+    let to = world.to().join("a");
+    set(&to, ACCESS, &access_list(6)).expect("ours");
+    assert_eq!(mode(&to), 0o660, "the mask");
+    world.send();
+    assert_eq!((mode(&to), value(&to, ACCESS)), (0o640, None));
+}
+
+#[test]
+fn changed_access_list_leaves_names_outside() {
+    let world = World::new(XATTRS);
+    if !has(&world, ACCESS, &access_list(6)) {
+        return;
+    }
+    let (from, to) = (world.from(), world.to());
+    std::fs::hard_link(from.join("a"), from.join("z")).expect("ours");
+    set_mode(&from.join("a"), 0o640);
+    world.send();
+    let outside = world.root.path().join("outside");
+    std::fs::hard_link(to.join("a"), &outside).expect("ours");
+    set(&from.join("a"), ACCESS, &access_list(4)).expect("ours");
+    let (_, moved) = world.send();
+    assert_eq!((moved, inode(&to.join("a"))), (0, inode(&to.join("z"))));
+    assert_eq!(value(&to.join("z"), ACCESS), Some(access_list(4)));
+    assert_eq!((value(&outside, ACCESS), mode(&outside)), (None, 0o640));
+    let before = inode(&to.join("a"));
+    set(&from.join("a"), "user.a", b"1").expect("ours");
+    world.send();
+    assert_eq!(inode(&to.join("a")), before, "no other user gains rights by an attribute");
+}
+
+#[test]
+fn copies_keep_metadata_the_transfer_leaves() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(OWNERS);
+    if !has(&world, ACCESS, &access_list(6)) || !has(&world, "user.a", b"") {
+        return;
+    }
+    let (from, to) = (world.from(), world.to());
+    set_mode(&from.join("a"), 0o660);
+    world.send();
+    std::fs::hard_link(to.join("a"), world.root.path().join("outside")).expect("ours");
+    let before = inode(&to.join("a"));
+    set(&to.join("a"), ACCESS, &access_list(4)).expect("ours");
+    set(&to.join("a"), "user.mine", b"of a program here").expect("ours");
+    // A new file in this folder inherits a list, and the copied one has none.
+    std::fs::hard_link(to.join("d/b"), world.root.path().join("beside")).expect("ours");
+    set(&to.join("d"), DEFAULT, &access_list(6)).expect("ours");
+    for path in ["a", "d/b"] {
+        chown(from.join(path), Some(1_234), Some(5_678)).expect("root may");
+    }
+    world.send();
+    assert_eq!((owner(&to.join("d/b")), value(&to.join("d/b"), ACCESS)), ((1_234, 5_678), None));
+    let copy = to.join("a");
+    assert_ne!(inode(&copy), before);
+    assert_eq!((owner(&copy), mode(&copy)), ((1_234, 5_678), 0o660));
+    assert_eq!(value(&copy, ACCESS), Some(access_list(4)), "the group may only read");
+    assert_eq!(value(&copy, "user.mine").as_deref(), Some(&b"of a program here"[..]));
+}
+
+#[test]
+fn copies_of_new_snapshots_keep_their_owners() {
+    if !is_root() {
+        return;
+    }
+    let mut world = World::new(MetadataRules::default());
+    if !has(&world, ACCESS, &access_list(6)) || !has(&world, "user.a", b"") {
+        return;
+    }
+    world.rules.publication = Publication::Snapshot { keep: 1 };
+    let copy = world.to().join("a");
+    set_mode(&world.from().join("a"), 0o660);
+    world.send();
+    set(&copy, ACCESS, &access_list(6)).expect("ours");
+    let long = vec![7; 1_000];
+    set(&copy, "user.mine", &long).expect("ours");
+    chown(&copy, Some(1_234), Some(5_678)).expect("root may");
+    let before = inode(&copy);
+    set_mode(&world.from().join("a"), 0o640);
+    world.send();
+    assert_ne!(inode(&copy), before);
+    assert_eq!((owner(&copy), mode(&copy)), ((1_234, 5_678), 0o640));
+    // A new mode changes the mask alone, as in a file that is changed in place.
+    let mut narrowed = access_list(6);
+    narrowed[4 + 3 * 8 + 2] = 4;
+    assert_eq!((value(&copy, ACCESS), value_bytes(&copy, "user.mine")), (Some(narrowed), long.len()));
+}
+
+#[test]
+fn refused_attribute_gives_a_new_group_nothing() {
+    if !is_root() {
+        return;
+    }
+    let world = World::in_memory(XATTRS);
+    if !has(&world, "user.a", b"") {
+        return;
+    }
+    let path = world.from().join("a");
+    set_mode(&path, 0o770);
+    // No system takes a value of this length.
+    let too_long = Xattr::new(b"user.a", &vec![7; VALUE_BYTES_MAX + 1]).expect("a name");
+    let owner_there = OwnerNumbers { user: 1_234, group: 5_678 };
+    let wanted = Wanted { owner: Some(owner_there), xattrs: Some(vec![too_long]) };
+    let times = crate::partial::modified_at(1, 0);
+    wanted.set(File::open(&path).expect("ours"), 0o750, &times).expect_err("it is too long");
+    assert_eq!((owner(&path), mode(&path)), ((1_234, 5_678), 0o700));
+}
+
+/// The system refuses a new mode or time to all users but the owner.
+#[test]
+fn entries_of_other_users_keep_mode_and_time() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(XATTRS);
+    let (from, to) = (world.from(), world.to());
+    world.send();
+    let beside = std::fs::read_dir(world.root.path()).expect("ours").flatten().map(|entry| entry.path());
+    let given = [world.root.path().to_owned(), to.join("a"), to.join("link")];
+    for path in beside.chain(given) {
+        lchown(path, Some(1_234), Some(1_234)).expect("root may");
+    }
+    for path in [from.join("d"), to.join("d")] {
+        set_mode(&path, 0o777);
+    }
+    set_mode(&to.join("d/b"), 0o604);
+    write(&from, "d/new", "new");
+    let sent = std::thread::spawn(move || {
+        // The file system takes this thread for the other user.
+        nix::unistd::setfsgid(Gid::from_raw(1_234));
+        nix::unistd::setfsuid(Uid::from_raw(1_234));
+        let source = world.scan(&world.from()).expect("it can be read");
+        (world.send_stream(&source).0.files, world)
+    });
+    let (files, world) = sent.join().expect("a warning is enough");
+    let to = world.to();
+    assert_eq!((files, owner(&to.join("d/new")), mode(&to.join("d/b"))), (1, (1_234, 1_234), 0o604));
+    world.send();
+    assert_eq!(mode(&to.join("d/b")), mode(&from.join("d/b")), "the owner's transfer sets it back");
+}
+
+#[test]
 fn long_attributes_are_named_and_never_cut() {
     let mut world = World::in_memory(XATTRS);
     if !has(&world, "user.a", b"") {
@@ -398,7 +556,6 @@ fn names_of_one_file_change_their_owner_together() {
     chown(from.join("a"), Some(1_234), Some(5_678)).expect("root may");
     let (_, moved) = world.send();
     assert_eq!(moved, 0);
-    let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
     assert_eq!(inode(&to.join("a")), inode(&to.join("z")));
     assert_eq!((owner(&to.join("z")), owner(&outside)), ((1_234, 5_678), owner(world.root.path())));
 }
@@ -417,7 +574,6 @@ fn snapshots_keep_their_owners_and_attributes() {
     set(&from.join("a"), "user.a", b"before").expect("ours");
     write(&from, "same", "unchanged");
     world.send();
-    let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
     let before = inode(&to.join("same"));
     set(&from.join("a"), "user.a", b"after").expect("ours");
     chown(from.join("d/b"), Some(1_234), Some(5_678)).expect("root may");
@@ -467,10 +623,23 @@ fn names_lead_to_numbers_of_this_machine() {
         assert_eq!(of(user, mapping), OwnerNumbers { user: number, group });
     }
     let root = File::open("/").and_then(|root| Ok(Stat::of(&stat_of(&root)?))).expect("it is there");
+    let logged = |accounts: &RefCell<Accounts>| accounts.borrow().unknown_names;
+    assert_eq!((logged(&owners.users), logged(&owners.groups)), (1, 1), "one line a name");
     let found = owners.owner(&Stat { user: 0, ..root }, OwnerMapping::Names).expect("the tables can be read");
     assert_eq!(found.user.name(), Some("root"));
     let found = owners.owner(&Stat { user: 0, ..root }, OwnerMapping::Numbers);
     assert_eq!(found.expect("no table is read").user.name(), None);
+}
+
+#[test]
+fn few_unknown_names_are_logged() {
+    let mut users = Accounts::users();
+    users.number_of = |_| Ok(None);
+    for number in 0..3 * UNKNOWN_NAMES_MAX as u32 {
+        let account = Account::new(number, Some(&format!("u{number}"))).expect("a name");
+        assert_eq!(users.number(&account, OwnerMapping::Names).expect("no table is read"), number);
+    }
+    assert_eq!(users.unknown_names, UNKNOWN_NAMES_MAX);
 }
 
 #[test]

@@ -36,8 +36,8 @@ impl Writing<'_> {
         self.at(path, rustix::fs::futimens(file, &times))
     }
 
-    /// Sets the attributes of a directory. One that belongs to another user keeps its own, unless
-    /// the transfer takes metadata.
+    /// Sets the attributes of a directory. One that belongs to another user keeps its mode and
+    /// time, unless its metadata differs.
     pub(super) fn set_directory(
         &self,
         path: &[u8],
@@ -47,11 +47,12 @@ impl Writing<'_> {
     ) -> io::Result<()> {
         let found = Stat::of(&self.at(path, stat_of(directory))?);
         let is_equal = Attributes { mode: found.mode, modified: found.modified } == attributes;
-        if is_equal && !self.at(path, wanted.differs(directory, &found))? {
+        let differs = self.at(path, wanted.differs(directory, &found))?;
+        if is_equal && !differs {
             return Ok(());
         }
         let (mode, times) = (attributes.mode, timestamps(attributes.modified));
-        if !wanted.is_none() {
+        if differs {
             return self.at(path, wanted.set(directory, mode, &times));
         }
         let set = rustix::fs::fchmod(directory, Mode::from_raw_mode(mode))

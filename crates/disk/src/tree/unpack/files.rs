@@ -3,8 +3,8 @@
 //! A file that two directories share is never changed: a copy of it gets the new attributes.
 
 use super::{
-    Existing, HOLE_BYTES, Retimed, Sent, Stat, Step, Wanted, Writing, name_of, named_working, stat_of,
-    timestamps,
+    Existing, HOLE_BYTES, Retimed, Sent, Stat, Step, Wanted, Writing, name_of, named_working, shown_below,
+    stat_of, timestamps,
 };
 use crate::folder::{OpenError, remove};
 use crate::tree::kind_of;
@@ -22,12 +22,17 @@ use std::rc::Rc;
 
 /// The attributes to set on an existing file with the right content; `None` if it has them, or if
 /// only the destination changed them. Without an earlier transfer, other users gain no rights.
+///
+/// If the transfer takes access lists, mode and time follow the source: the bits of the group in
+/// the mode of a file are the mask of its access list.
 pub(super) fn kept_attributes(
     stat: &Stat,
     recorded: Option<Sent>,
     attributes: Attributes,
+    wanted: &Wanted,
 ) -> Option<Attributes> {
     let mode = match recorded {
+        _ if wanted.xattrs.is_some() => attributes.mode,
         Some(sent) if sent.attributes == attributes => return None,
         Some(_) => attributes.mode,
         None => pieces::Attributes::narrowed(stat.mode, attributes.mode),
@@ -47,7 +52,10 @@ impl Writing<'_> {
     }
 
     /// Replaces an existing file by a copy with other attributes: the other names of the file keep
-    /// theirs. Returns false for a file that no longer has the content; it counts as a conflict.
+    /// theirs. The copy keeps the metadata that the transfer does not take, and the owner only as
+    /// far as this process may give files away.
+    ///
+    /// Returns false for a file that no longer has the content; it counts as a conflict.
     pub(super) fn copy_existing(
         &mut self,
         path: &[u8],
@@ -65,13 +73,16 @@ impl Writing<'_> {
         let range = ByteRange { start: 0, end: found.stx_size };
         let working = named_working(name.as_bytes());
         let file = self.new_file(path, directory, &working)?;
-        let copied = self.copy((&File::from(source), range), &file);
+        let source = File::from(source);
+        let copied = self.copy((&source, range), &file);
         if self.at(path, copied)? != content {
             self.at(path, remove(directory, &working))?;
             self.conflict(path);
             return Ok(false);
         }
+        self.at(path, wanted.keep_xattrs(&source, &file))?;
         self.set_new(path, &file, attributes, wanted)?;
+        self.at(path, wanted.keep_owner(&Stat::of(&found), &file))?;
         self.batch_bytes += range.len();
         let (path, directory) = (path.to_vec(), Rc::clone(directory));
         self.steps.push(Step::Rename { path, directory, working, existing });
@@ -97,6 +108,19 @@ impl Writing<'_> {
             file.set_len(range.len())?;
         }
         Ok(FileHash(*hasher.finalize().as_bytes()))
+    }
+
+    /// Logs that the mode and the time of a file of another user stay, unless a change `is_needed`
+    /// because of the source.
+    pub(super) fn warn_or_fail(&self, path: &[u8], set: io::Result<()>, is_needed: bool) -> io::Result<()> {
+        match set {
+            Err(error) if !is_needed && error.kind() == io::ErrorKind::PermissionDenied => {
+                let path = shown_below(self.root.path(), path);
+                tracing::warn!("{path}: mode and time cannot be set: {error}");
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Sets the mode, the time and the metadata of an existing file.
