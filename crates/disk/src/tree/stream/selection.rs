@@ -6,7 +6,7 @@
 //!
 //! Read [`Manifest::select`] first.
 
-use super::{FileSpan, HeadError, Manifest, encode};
+use super::{FileSpan, HeadError, Manifest, NODE_BYTES, encode};
 use crate::tree::{name_of, parent_of};
 use anabranch_pieces::ByteRange;
 use anabranch_sets::filter::Filter;
@@ -17,6 +17,32 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Open {
     path: Vec<u8>,
     attributes: Attributes,
+}
+
+/// Nodes of a selection, within a limit of memory.
+struct Nodes {
+    by_hash: BTreeMap<NodeHash, Vec<u8>>,
+    held_bytes: u64,
+    /// Maximum of `held_bytes`.
+    limit: u64,
+}
+
+impl Nodes {
+    /// Keeps a node, unless the limit is exceeded.
+    fn keep(&mut self, hash: NodeHash, node: &[u8]) {
+        if self.held_bytes <= self.limit && !self.by_hash.contains_key(&hash) {
+            self.held_bytes += node.len() as u64 + NODE_BYTES;
+            self.by_hash.insert(hash, node.to_vec());
+        }
+    }
+
+    /// Errors: the nodes and `more_bytes` exceed the limit.
+    fn check(&self, more_bytes: u64) -> Result<(), HeadError> {
+        if self.held_bytes.saturating_add(more_bytes) > self.limit {
+            return Err(HeadError::Memory { limit: self.limit });
+        }
+        Ok(())
+    }
 }
 
 /// State of a selection.
@@ -33,7 +59,7 @@ struct Selector<'m> {
     open: Vec<Open>,
     /// The excluded directory whose entries are passed over.
     passed_over: Option<Vec<u8>>,
-    nodes: BTreeMap<NodeHash, Vec<u8>>,
+    nodes: Nodes,
     /// Numbers of the included files, in their order.
     files: Vec<usize>,
 }
@@ -47,7 +73,22 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-impl Selector<'_> {
+impl<'m> Selector<'m> {
+    fn new(from: &'m Manifest, filter: &'m Filter, limit: u64) -> Self {
+        Self {
+            from,
+            filter,
+            marked: BTreeSet::new(),
+            linked: from.aliases.values().copied().collect(),
+            first_paths: BTreeMap::new(),
+            builder: Builder::new(),
+            open: Vec::new(),
+            passed_over: None,
+            nodes: Nodes { by_hash: BTreeMap::new(), held_bytes: 0, limit },
+            files: Vec::new(),
+        }
+    }
+
     /// Notes the directories that hold a file which excludes them.
     fn mark(&mut self) -> Result<(), HeadError> {
         let mut changes = self.from.entries();
@@ -63,7 +104,7 @@ impl Selector<'_> {
     }
 
     /// Selects the entries.
-    fn run(mut self, limit: u64) -> Result<Manifest, HeadError> {
+    fn run(mut self) -> Result<Manifest, HeadError> {
         if self.filter.has_markers() {
             self.mark()?;
         }
@@ -79,11 +120,14 @@ impl Selector<'_> {
         }
         self.leave(b"")?;
         let Self { from, builder, mut nodes, files, .. } = self;
-        let mut keep = |hash, node: &[u8]| drop(nodes.insert(hash, node.to_vec()));
+        let mut keep = |hash, node: &[u8]| nodes.keep(hash, node);
         let id = builder.finish(root, &mut keep).map_err(unbuilt)?;
-        let blocks = files.iter().filter_map(|number| Some(from.blocks(*number)?.1));
-        let blocks = blocks.collect::<Vec<_>>().concat();
-        let mut selected = Manifest::decode(encode(id, &nodes, &blocks), limit)?;
+        let blocks = || files.iter().filter_map(|number| Some(from.blocks(*number)?.1));
+        nodes.check(blocks().map(|blocks| blocks.len() as u64).sum())?;
+        let head = encode(id, &nodes.by_hash, &blocks().collect::<Vec<_>>().concat());
+        let limit = nodes.limit;
+        drop(nodes);
+        let mut selected = Manifest::decode(head, limit)?;
         for (file, number) in selected.files.iter_mut().zip(&files) {
             file.range = from.files[*number].range;
         }
@@ -94,8 +138,9 @@ impl Selector<'_> {
     fn leave(&mut self, path: &[u8]) -> Result<(), HeadError> {
         while let Some(Open { attributes, .. }) = self.open.pop_if(|last| !is_below(path, &last.path)) {
             let nodes = &mut self.nodes;
-            let mut keep = |hash, node: &[u8]| drop(nodes.insert(hash, node.to_vec()));
+            let mut keep = |hash, node: &[u8]| nodes.keep(hash, node);
             self.builder.leave(attributes, &mut keep).map_err(unbuilt)?;
+            self.nodes.check(0)?;
         }
         Ok(())
     }
@@ -156,10 +201,11 @@ impl Selector<'_> {
 
     fn add(&mut self, path: &[u8], kind: Kind) -> Result<(), HeadError> {
         let nodes = &mut self.nodes;
-        let mut keep = |hash, node: &[u8]| drop(nodes.insert(hash, node.to_vec()));
+        let mut keep = |hash, node: &[u8]| nodes.keep(hash, node);
         // Servers list no further metadata.
         let entry = Entry { name: name(path)?, kind, metadata: None };
-        self.builder.add(&entry, &mut keep).map_err(unbuilt)
+        self.builder.add(&entry, &mut keep).map_err(unbuilt)?;
+        self.nodes.check(0)
     }
 }
 
@@ -171,23 +217,11 @@ impl Manifest {
     /// The entries of a whole directory that `filter` includes, as a scan with this filter lists
     /// them. `--exclude-if-present` excludes a directory that lists the file. The contents keep
     /// their ranges in the stream of the whole directory. Head and length are of the selection
-    /// alone, which takes at most `limit` bytes.
+    /// alone, which takes at most `limit` bytes, also while it is built.
     ///
     /// Errors: [`HeadError`].
     pub fn select(&self, filter: &Filter, limit: u64) -> Result<Self, HeadError> {
-        let selector = Selector {
-            from: self,
-            filter,
-            marked: BTreeSet::new(),
-            linked: self.aliases.values().copied().collect(),
-            first_paths: BTreeMap::new(),
-            builder: Builder::new(),
-            open: Vec::new(),
-            passed_over: None,
-            nodes: BTreeMap::new(),
-            files: Vec::new(),
-        };
-        selector.run(limit)
+        Selector::new(self, filter, limit).run()
     }
 
     /// Ranges of all contents in the stream.

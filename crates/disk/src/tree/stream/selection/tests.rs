@@ -83,6 +83,35 @@ fn blocks_of_selected_large_files_are_kept() {
     assert_eq!(selected.blocks(0), all.manifest().blocks(1));
 }
 
+/// Further names of a file take more after a selection than before, if its first name is longer.
+#[test]
+fn selection_stops_at_the_limit_while_building() {
+    let root = folder();
+    write(root.path(), "a", "the content");
+    let long = format!("b{}", "/d".repeat(100));
+    std::fs::create_dir_all(root.path().join(&long)).expect("ours");
+    std::fs::hard_link(root.path().join("a"), root.path().join(&long).join("e")).expect("ours");
+    for number in 0..2_000 {
+        std::fs::hard_link(root.path().join("a"), root.path().join(format!("c{number:04}"))).expect("ours");
+    }
+    let (all, filter, limit) = (whole(root.path()), filter(&["- a"]), 100_000);
+    let refused = all.manifest().select(&filter, limit).expect_err("it takes more");
+    assert!(matches!(refused, HeadError::Memory { limit: 100_000 }), "{refused}");
+    let mut selector = Selector::new(all.manifest(), &filter, limit);
+    let (mut changes, mut added) = (all.manifest().entries(), 0);
+    let refused = loop {
+        let change = changes.poll().expect("its nodes are there").expect("an error comes before the end");
+        let Change::Added { path, entry } = change else { continue };
+        match selector.entry(&path, entry.kind) {
+            Ok(()) => added += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, HeadError::Memory { .. }) && added < 1_500, "{refused} after {added}");
+    let held: usize = selector.nodes.by_hash.values().map(Vec::len).sum();
+    assert!(held < 200_000, "{held} bytes");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
