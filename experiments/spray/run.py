@@ -666,7 +666,7 @@ def draw(args) -> None:
                     markersize=4,
                     label=scheme,
                 )
-        # The last flow of some schemes takes a hundred times as long as of others.
+        # With some schemes the last flow takes a hundred times as long as with other schemes.
         if column == "fct_us_max/fct_us_min":
             axes.set_yscale("log")
         else:

@@ -303,7 +303,7 @@ impl Search<'_> {
 /// A viewer that may leave a cluster.
 #[derive(Copy, Clone)]
 struct MoveCandidate {
-    /// Loss of the viewer per bit per second.
+    /// Added cost if the viewer leaves, divided by the viewer's bitrate in bit/s.
     loss: f64,
     group: u32,
     candidate: u32,

@@ -79,8 +79,7 @@ impl DecoderKind {
 /// Timeout in TFRC's equation: 4 round trips (RFC 5348 section 3.1) instead of TCP's retransmission
 /// timeout.
 pub(crate) const TIMEOUT: TcpTimeout = TcpTimeout::FourRtt;
-/// Slow start of a TFRC sender: as fast as TCP's if the pull has no grant. A grant makes the search
-/// for a rate unnecessary.
+/// Slow start of a TFRC sender. A grant makes the search for a rate unnecessary.
 pub(crate) const fn slow_start(mode: Mode, grant: Option<BitRate>) -> SlowStart {
     match (mode, grant) {
         (Mode::Counted, None) => SlowStart::Eager,

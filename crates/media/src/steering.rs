@@ -363,8 +363,8 @@ pub struct SteeringManifest {
 }
 
 impl SteeringManifest {
-    /// Answers `query` with the clones `preferred`, each a key and a number, in order of
-    /// preference.
+    /// Answers `query` with clones in order of preference. `preferred` has the key of each clone's
+    /// pathway, and the clone's number.
     ///
     /// The manifest's own pathways follow the clones, so that the player keeps a pathway after all
     /// preferred clones have failed. Unavailable pathways, `gone`, are last. Returns `None` if no

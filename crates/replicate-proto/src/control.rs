@@ -351,7 +351,8 @@ pub enum Submitter {
     Site(SiteId),
 }
 
-/// Division of one group's data. All sites of the group must use the same one.
+/// Division of the data of one group of destinations ([`crate::plan::Group`]). All its sites use
+/// the same division.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupProgram {
     /// Number of streams.

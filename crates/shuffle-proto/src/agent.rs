@@ -606,7 +606,8 @@ impl Agent {
         });
     }
 
-    /// Handles a failure: the agent joins again after a pause.
+    /// Handles a failure. The agent ends if its join was refused; otherwise it joins again after a
+    /// pause.
     fn fail(&mut self, failure: Failure) {
         let is_joining = !matches!(self.phase, Phase::Joined(_));
         self.asks.clear();

@@ -18,7 +18,6 @@ const DELAY_DAYS: usize = 2;
 /// Source: Liang et al., *NegotiaToR: towards a simple yet effective on-demand reconfigurable
 /// datacenter network*, SIGCOMM 2024. Differs: each rack has one port; no data is sent with the
 /// messages; the delay of two days is our interpretation of the paper.
-/// delay of two days is our reading.
 #[derive(Clone, Debug, Default)]
 pub struct Negotiator {
     /// Source with which each destination's round robin starts.

@@ -594,7 +594,7 @@ fn incomplete_replicated_files_count_for_their_received_bytes() {
 }
 
 #[test]
-fn replicate_settings_without_emulation_are_refused() {
+fn emulate_refuses_replicate_settings_of_the_simulator() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = |more: &str| {
         let network = "network = { topology = \"internet2\", rate = \"10 Mbit/s\" }";

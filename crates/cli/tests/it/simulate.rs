@@ -472,8 +472,8 @@ fn an_incast_is_emulated_with_its_barrier() {
     assert!(goodput > 0.0 && goodput < 50.0, "{goodput}");
 }
 
-/// Case of Figure 5: allocator, further settings, and the paper's completion times in seconds, the
-/// shorter first.
+/// Case of Flow Chasing's Figure 5: allocator, further settings, and the paper's completion times
+/// in seconds, the shorter first.
 type Figure5Case = (&'static str, &'static [&'static str], [f64; 2]);
 
 /// In the last case the coflow b arrives 2.2 s after a. At exactly 2 s, b could coincide with the
@@ -489,7 +489,7 @@ const FIGURE_5: [Figure5Case; 4] = [
     ),
 ];
 
-/// Runs one case of Figure 5. Returns its row.
+/// Runs one case of Flow Chasing's Figure 5. Returns its row.
 fn figure_5(command: &str, (allocator, more, _): Figure5Case, options: &[&str]) -> Value {
     let allocator = format!("workload.allocator={allocator}");
     let sets = ["--json", "-q", "--set", "sweep={}", "--set", &allocator];

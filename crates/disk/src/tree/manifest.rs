@@ -63,8 +63,8 @@ impl Counts {
         self.unreadable == 0 && self.unsettled == 0
     }
 
-    /// Line about entries that a copy cannot know: on other file systems, or of special kinds.
-    /// `None` if there are none. Deletes at a copy need all entries.
+    /// Line that says why deletes at a copy would be wrong: the manifest lacks entries on other
+    /// file systems, or of special kinds. `None` if there are none.
     pub fn gaps(&self) -> Option<String> {
         if self.other_file_systems > 0 {
             return Some(format!(

@@ -101,7 +101,7 @@ fn invalid_secret_files_and_paths_are_refused() {
 }
 
 #[test]
-fn corpus_is_read_without_a_panic() {
+fn fuzz_corpora_are_accepted_unless_named_bad() {
     assert!(replay("live_signature", exercise) >= 1);
 }
 

@@ -147,7 +147,7 @@ struct StreamHead {
     goes_first: bool,
     /// The class that the current attempt serves; `None` for an attempt for all destinations.
     class: Option<ByteClass>,
-    /// Number of attempts that served a class to its end.
+    /// Number of completed attempts that each served one class ([`ByteClass`]).
     classes_served: u32,
     /// Entries that the source cannot send. Destinations do without them.
     unsettled: Unsettled,

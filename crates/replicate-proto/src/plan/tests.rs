@@ -447,7 +447,7 @@ fn crossing_paths() -> (Topology, SiteId, Vec<SiteId>) {
 }
 
 #[test]
-fn check_rejects_weights_that_do_not_match_streams() {
+fn check_rejects_plans_with_spoilt_weights() {
     let topology = disjoint_paths(&[1, 1, 1, 1, 2, 8, 9, 9]);
     let good = plan(&Request::new(&topology, SiteId(0), sites(&[1])), Scheme::Packed).expect("trees").plan;
     let spoil = |change: &dyn Fn(&mut Plan)| {

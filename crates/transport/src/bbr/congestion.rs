@@ -434,7 +434,8 @@ impl Congestion {
         self.inflight_longterm = u64::MAX;
     }
 
-    /// Bounds the bytes in flight after `inflight` bytes were too many, relative to `target`.
+    /// Sets the long-term bound after `inflight` bytes in flight were too many. The bound is at
+    /// least `BETA` times `target`.
     pub(super) fn bound_longterm(&mut self, inflight: u64, target: u64) {
         self.inflight_longterm = inflight.max((BETA * target as f64) as u64);
     }

@@ -90,7 +90,7 @@ impl Contender {
     }
 }
 
-/// A code of the `codes` room.
+/// A code of the crate `anabranch-codes`.
 enum Code {
     Lt(lt::Code),
     Mds(mds::Code),

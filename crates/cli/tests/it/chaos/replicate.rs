@@ -183,7 +183,7 @@ fn schedule(fleet: &mut Fleet, number: u64) -> u64 {
 }
 
 #[test]
-fn replicate_leaves_nothing_wrong_under_any_name() {
+fn killed_programs_leave_no_wrong_file_under_any_name() {
     run_all(SAMPLE, 2, Fleet::new, schedule);
 }
 

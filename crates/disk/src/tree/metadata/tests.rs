@@ -42,7 +42,7 @@ impl World {
     fn of(root: tempfile::TempDir, metadata: MetadataRules) -> Self {
         let rules = CopyRules { origin: Origin(54), metadata, ..CopyRules::default() };
         let world = Self { root, rules };
-        // Shorter contents may move again, as a request for the rest would cost more.
+        // Contents below `LOCAL_BYTES_MIN` may be sent although the destination has them.
         write(&world.from(), "a", &"a".repeat(70_000));
         write(&world.from(), "d/b", &"b".repeat(70_000));
         symlink("a", world.from().join("link")).expect("ours");

@@ -31,7 +31,7 @@ fn after_playlist(config: RelayConfig, target: &str) -> (Relay, Vec<FetchRequest
 }
 
 #[test]
-fn playlist_is_followed_by_the_next_requests_of_players() {
+fn relay_requests_ahead_what_players_request_after_a_playlist() {
     let (mut relay, ahead) = after_playlist(RelayConfig::default(), "/ch/index.m3u8");
     let shown: Vec<_> =
         ahead.iter().map(|request| (request.key.to_string(), request.passed.as_str())).collect();

@@ -1,4 +1,4 @@
-//! Selections beside scans with the same filter, of random directories.
+//! Selections from random directories, compared with scans that use the same filter.
 
 use super::*;
 use crate::tree::Tree;
