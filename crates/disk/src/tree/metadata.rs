@@ -4,7 +4,7 @@
 //! /proc, and no link is followed. The index of a tree has no metadata: a scan asks the system for
 //! it, and a change of it changes the ctime, so that the file is read again.
 //!
-//! Leaves out: which metadata a transfer takes ([`MetadataRules`]). Read [`Reader`] and [`Wanted`]
+//! Leaves out: which metadata a transfer takes ([`MetadataRules`]). Read `Reader` and `Wanted`
 //! first.
 
 use super::{Problem, Stat, folder_around, stat_of};
