@@ -2,6 +2,7 @@
 //! messages are refused.
 
 use super::*;
+use crate::mode::Mode;
 use proptest::prelude::*;
 
 fn feedback() -> impl Strategy<Value = Feedback> {
