@@ -12,6 +12,7 @@ mod inputs;
 mod planning;
 mod programs;
 mod room;
+mod slow;
 mod step;
 
 use super::classes::ByteClass;

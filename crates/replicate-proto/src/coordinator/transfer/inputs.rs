@@ -2,25 +2,20 @@
 //!
 //! Leaves out: reactions, which [`Transfer::step`] decides.
 
-use super::capacities::slow_hop;
 use super::{
     Audit, AvoidedResource, CANNOT_CONNECT, CONGESTION_CONTROL_BYTES, CONGESTION_CONTROLS_MAX, Context, Debt,
-    FinishedFile, LEVEL_MAX, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP, Target,
-    Transfer, UnreachableSite, one_line,
+    FinishedFile, OutageKind, PROGRESS_EVERY, Phase, RunningAttempt, STRIKES_MAX, THE_HOP, Transfer,
+    UnreachableSite, one_line,
 };
 use crate::control::{EntryCounts, FlowProgress, Inventory};
 use crate::coordinator::{
-    BitRate, Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId,
-    LinkId, Report, Run, SiteId, Verdict, audit,
+    Command, CorruptPolicy, DestinationProgress, Duration, EventKind, FailureKind, FileHash, FlowId, LinkId,
+    Report, Run, SiteId, Verdict, audit,
 };
-use crate::plan::{FileToSend, Mode};
+use crate::plan::Mode;
 use anabranch_pieces::ByteRange;
 use anabranch_sets::comparison::Comparison;
-use anabranch_units::ByteCount;
 use std::collections::BTreeMap;
-
-/// Size of a file for shares of links, which do not depend on it.
-const ANY_SIZE: ByteCount = ByteCount::new(1 << 30);
 
 impl Transfer {
     pub(in crate::coordinator) fn submitted(&mut self, cx: &mut Context<'_>) {
@@ -628,146 +623,5 @@ impl Transfer {
             })
             .collect();
         self.event(cx, EventKind::Progress { length_bytes: self.length.unwrap_or(0), destinations });
-    }
-
-    /// Postpones a destination that keeps all others below half of the planned rate, if the flows
-    /// wait only for this destination.
-    ///
-    /// A plan uses only the capacities that were declared or measured before, so all destinations
-    /// may be slower than planned without any fault. Rates do not identify the slow destination,
-    /// because the slowest destination sets the rate of all. The indicator is the time for which
-    /// each destination delayed the flows. Equally slow destinations delay the flows for about the
-    /// same time.
-    fn look_for_slow(&mut self, cx: &mut Context<'_>) {
-        let (now, hold, share, blocked_min) =
-            (cx.now, cx.config.slow_hold, cx.config.slow_share, cx.config.slow_blocked);
-        let levels: BTreeMap<SiteId, u8> = self.destinations.iter().map(|d| (d.site, d.level)).collect();
-        let Phase::Running(r) = &mut self.phase else { return };
-        let open: Vec<SiteId> = r.sinks.iter().filter(|(_, s)| !s.done).map(|(site, _)| *site).collect();
-        if let [only] = open[..] {
-            return self.look_for_slow_class(cx, only);
-        }
-        // If sites store all data before they pass it on, a wait for another site is by design.
-        if open.is_empty() || r.plan.store_and_forward {
-            return;
-        }
-        let file = FileToSend { size: ANY_SIZE, limit: self.request.bandwidth_limit };
-        // The limit covers all copies of the source.
-        let limited = file.limit.and_then(|_| file.by(&r.plan, cx.topology).limited);
-        let blocked: BTreeMap<SiteId, bool> = open
-            .iter()
-            .map(|&site| {
-                let inputs = r
-                    .plan
-                    .groups
-                    .iter()
-                    // Filling flows are blocked or idle regardless of the destination.
-                    .filter(|g| g.fills.is_none())
-                    .flat_map(|g| &g.sinks)
-                    .filter(|s| s.site == site)
-                    .flat_map(|s| &s.inputs);
-                let mut any = false;
-                let all = inputs
-                    .map(|f| r.flows.get(f).is_some_and(|(_, b)| *b >= blocked_min))
-                    .inspect(|_| any = true)
-                    .all(|b| b);
-                (site, all && any)
-            })
-            .collect();
-        let everyone_blocked = blocked.values().all(|b| *b);
-        let passed = now.saturating_since(std::mem::replace(&mut r.looked_at, now));
-        for site in &open {
-            let sink = r.sinks.get_mut(site).expect("open is taken from sinks");
-            if sink.stalled >= blocked_min || blocked[site] && !everyone_blocked {
-                sink.held += passed;
-            }
-        }
-        let helds: BTreeMap<SiteId, Duration> =
-            open.iter().map(|&site| (site, r.sinks[&site].held)).collect();
-        let rates: BTreeMap<SiteId, u64> =
-            open.iter().map(|&site| (site, r.sinks[&site].rate_bps(now))).collect();
-        let mut worst: Option<(SiteId, bool, u64)> = None;
-        for &site in &open {
-            let rate = rates[&site];
-            let expected = r.expected.get(&site).copied().unwrap_or(r.plan.rate);
-            let wanted = limited.map_or(expected, |l| l.min(expected)).as_bps() as f64 * share;
-            let held = rates.iter().filter(|(s, _)| **s != site).all(|(_, rate)| (*rate as f64) < wanted);
-            let sink = r.sinks.get_mut(&site).expect("open is taken from sinks");
-            let disk = sink.stalled >= blocked_min;
-            if !held || !(disk || (blocked[&site] && !everyone_blocked)) {
-                sink.slow_since = None;
-                continue;
-            }
-            let since = *sink.slow_since.get_or_insert(now);
-            let least = helds.iter().filter(|(s, _)| **s != site).map(|(_, held)| *held).min();
-            if least.is_some_and(|least| sink.held < hold + least + least) {
-                continue;
-            }
-            // A stalled disk is the more reliable sign. Of destinations with the same sign, the
-            // slowest is postponed.
-            if now.saturating_since(since) >= hold
-                && levels.get(&site).is_some_and(|l| *l < LEVEL_MAX)
-                && worst.is_none_or(|(_, d, r)| (disk, std::cmp::Reverse(rate)) > (d, std::cmp::Reverse(r)))
-            {
-                worst = Some((site, disk, rate));
-            }
-        }
-        let Some((slow, disk, rate)) = worst else { return };
-        let (run, name) = (r.run, cx.name(slow).to_owned());
-        let cause = slow_hop(cx, &r.plan, slow).filter(|_| !disk).unwrap_or_else(|| {
-            let takes = if disk { "writes" } else { "is reached with" };
-            let expected = r.expected.get(&slow).copied().unwrap_or(r.plan.rate);
-            format!("{name} {takes} {}, {expected} was expected", BitRate::bps(rate))
-        });
-        let reason = format!("{cause}: sending to the others first, {name} after them");
-        if let Some(d) = self.target_mut(slow) {
-            d.level += 1;
-        }
-        if !disk {
-            let tired = self.tired_sites.entry(slow).or_insert(AvoidedResource::new(now, self.id));
-            tired.tire(now, run, cx.config);
-        }
-        self.event(cx, EventKind::Postponed { site: slow, reason });
-        // A postponement is no failure: the same transfer continues in another order.
-        self.remove_attempt(cx);
-    }
-
-    /// Postpones the last open destination of a class that stays below half of its planned rate,
-    /// if destinations of other classes wait for it.
-    fn look_for_slow_class(&mut self, cx: &mut Context<'_>, only: SiteId) {
-        let (now, hold, share) = (cx.now, cx.config.slow_hold, cx.config.slow_share);
-        let length = self.length;
-        let Phase::Running(r) = &mut self.phase else { return };
-        let waits = |d: &Target| {
-            let is_idle = d.open() && cx.up(d.site) && !d.full(length) && d.finishing.is_none();
-            is_idle && !r.sinks.contains_key(&d.site)
-        };
-        let target = self.destinations.iter().find(|d| d.site == only);
-        let may = self.head.class.is_some()
-            && target.is_some_and(|d| d.level < LEVEL_MAX)
-            && self.destinations.iter().any(waits);
-        let file = FileToSend { size: ANY_SIZE, limit: self.request.bandwidth_limit };
-        let limited = file.limit.and_then(|_| file.by(&r.plan, cx.topology).limited);
-        let expected = r.expected.get(&only).copied().unwrap_or(r.plan.rate);
-        let wanted = limited.map_or(expected, |limit| limit.min(expected)).as_bps() as f64 * share;
-        let sink = r.sinks.get_mut(&only).expect("callers found it there");
-        let rate = sink.rate_bps(now);
-        if !may || rate as f64 >= wanted {
-            sink.slow_since = None;
-            return;
-        }
-        if now.saturating_since(*sink.slow_since.get_or_insert(now)) < hold {
-            return;
-        }
-        let name = cx.name(only).to_owned();
-        let rate = BitRate::bps(rate);
-        let reason = format!(
-            "{name} is reached with {rate}, {expected} was expected: sending to the others first, {name} after them"
-        );
-        if let Some(d) = self.target_mut(only) {
-            d.level += 1;
-        }
-        self.event(cx, EventKind::Postponed { site: only, reason });
-        self.remove_attempt(cx);
     }
 }

@@ -310,9 +310,8 @@ impl Transfer {
         let length = self.length;
         let Some(r) = self.running() else { return false };
         let unfinished = |d: &&Target| r.sinks.contains_key(&d.site) && d.open();
-        let waits = |d: &Target| d.open() && cx.up(d.site) && !d.full(length) && d.finishing.is_none();
         // Destinations of the next class do not wait until these sites have written their files.
-        let is_next_due = self.head.class.is_some() && self.destinations.iter().any(waits);
+        let is_next_due = self.head.class.is_some() && self.destinations.iter().any(|d| self.waits(cx, d));
         if !is_next_due && self.destinations.iter().filter(unfinished).any(|d| d.full(length)) {
             return false;
         }
@@ -334,6 +333,11 @@ impl Transfer {
             self.stop(cx, reason, Duration::ZERO);
         }
         true
+    }
+
+    /// Returns true if a destination that is up lacks bytes.
+    pub(super) fn waits(&self, cx: &Context<'_>, d: &Target) -> bool {
+        d.open() && cx.up(d.site) && !d.full(self.length) && d.finishing.is_none()
     }
 
     /// Orders the removal of the current attempt's virtual links at all sites.
