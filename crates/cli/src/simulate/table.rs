@@ -162,8 +162,13 @@ fn cell(values: &[f64]) -> String {
 mod tests {
     use super::*;
     use crate::family::simulated;
-    use anabranch_sim::{Plan, Simulation, scenario};
+    use anabranch_sim::{Outcome, Plan, Simulation, scenario};
     use std::path::Path;
+
+    /// Line of a simulated trial of the first point.
+    fn simulated_line(outcome: Outcome) -> TrialLine {
+        TrialLine { point: 0, rows: outcome.workloads, coflows: outcome.coflows, drops: 0, trusted: None }
+    }
 
     /// A scenario of coflows had only flows in its table (#17).
     #[test]
@@ -181,13 +186,7 @@ mod tests {
             Plan::with_systems(points[0].scenario.clone(), &read, &simulated()).expect("it can be planned");
         let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         let outcome = simulation.run();
-        let line = TrialLine {
-            point: 0,
-            rows: outcome.workloads,
-            coflows: outcome.coflows,
-            drops: 0,
-            trusted: None,
-        };
+        let line = simulated_line(outcome);
         let times = line.times_us(0);
         assert_eq!(times.len(), 2);
         let table = of(&points, &[line]).to_string();
@@ -245,13 +244,7 @@ mod tests {
         let simulation: Simulation<'_> = Simulation::new(&plan, 0).expect("it can be planned");
         let outcome = simulation.run();
         let row = outcome.workloads[0].clone();
-        let line = TrialLine {
-            point: 0,
-            rows: outcome.workloads,
-            coflows: outcome.coflows,
-            drops: 0,
-            trusted: None,
-        };
+        let line = simulated_line(outcome);
         let mut table = of(&points, &[line]);
         // The table has its full width, so that no heading is broken.
         table.set_content_arrangement(ContentArrangement::Disabled);

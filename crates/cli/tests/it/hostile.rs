@@ -21,7 +21,7 @@ use anabranch_pieces::GenerationHash;
 use anabranch_replicate::wire::{DestinationRequest, LinkAddress, SubmitRequest};
 use anabranch_replicate::{Client, SiteLink};
 use anabranch_replicate_proto::control::{
-    Command, FoldedNames, Inventory, OutgoingSpec, Report, Run, SiteProgram, TransferId, Unsettled,
+    Command, Inventory, OutgoingSpec, Report, Run, SiteProgram, TransferId,
 };
 use anabranch_replicate_proto::coordinator::SchemeChoice;
 use anabranch_replicate_proto::msg::{FrameHeader, Hello, HelloReply, SYMBOL_BYTES_MAX};
@@ -221,17 +221,7 @@ impl Actor {
                     let report = match command {
                         Command::Inquire { run, is_source, .. } => {
                             let length = is_source.then_some(CLAIMED);
-                            Report::Inventory(Inventory {
-                                run,
-                                length,
-                                have: vec![],
-                                hash: None,
-                                attributes: None,
-                                arriving: None,
-                                head_bytes: None,
-                                unsettled: Unsettled::default(),
-                                names: FoldedNames::default(),
-                            })
+                            Report::Inventory(Inventory { length, ..Inventory::new(run) })
                         }
                         Command::Install { program } => {
                             let run = program.run;

@@ -11,9 +11,7 @@ mod slow;
 mod world;
 
 use super::*;
-use crate::control::{
-    Attempt, FlowDigest, FlowProgress, FlowSide, FoldedNames, Inventory, Priority, Unsettled,
-};
+use crate::control::{Attempt, FlowDigest, FlowProgress, FlowSide, Inventory, Priority, Unsettled};
 use crate::plan::{Flow, Group, Input, Mode, Scheme, Sink, Term};
 use anabranch_graph::LinkProperties;
 use anabranch_pieces::ByteRange;
@@ -647,7 +645,6 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
             let range = ByteRange { start: random.next_u64(), end: random.next_u64() };
             let report = match random.below(11) {
                 0 => Report::Inventory(Inventory {
-                    run,
                     length: Some(n),
                     have: vec![range],
                     hash: Some(HASH),
@@ -655,7 +652,7 @@ fn arbitrary_site_reports_never_panic_the_coordinator() {
                     arriving: Some(HASH),
                     head_bytes: Some(n / 2),
                     unsettled: Unsettled { ranges: vec![range], left_out: None },
-                    names: FoldedNames::default(),
+                    ..Inventory::new(run)
                 }),
                 1 => Report::Ready { run },
                 2 => Report::Progress {

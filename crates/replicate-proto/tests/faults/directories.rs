@@ -15,7 +15,7 @@ use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::directory;
 use anabranch_pieces::{ByteRange, FileHash, RangeSet};
 use anabranch_replicate_proto::control::{
-    FailureKind, Finish, FoldedNames, Inventory, Report, Run, SiteProgram, TransferId, Unsettled,
+    FailureKind, Finish, Inventory, Report, Run, SiteProgram, TransferId,
 };
 use anabranch_replicate_proto::coordinator::TransferRequest;
 use anabranch_units::{Duration, RandomStream, Seed, SiteId};
@@ -258,15 +258,10 @@ impl World {
     pub fn inquire_source(&mut self, site: usize, run: Run, source: &str) -> Report {
         let snapshot = self.stream_of(site, source, run.transfer);
         Report::Inventory(Inventory {
-            run,
             length: Some(snapshot.head.length()),
-            have: vec![],
             hash: Some(snapshot.head.id),
-            attributes: None,
-            arriving: None,
             head_bytes: Some(snapshot.head.bytes),
-            unsettled: Unsettled::default(),
-            names: FoldedNames::default(),
+            ..Inventory::new(run)
         })
     }
 
@@ -287,15 +282,11 @@ impl World {
         process.directories.sinks.insert((run.transfer, path.to_owned()), local);
         self.sources.offered.insert((site, run), (id, RangeSet::from_ranges(have.iter().copied())));
         Report::Inventory(Inventory {
-            run,
             length: found.as_ref().map(Head::length),
             have,
             hash: found.map(|found| found.id),
-            attributes: None,
             arriving: id,
-            head_bytes: None,
-            unsettled: Unsettled::default(),
-            names: FoldedNames::default(),
+            ..Inventory::new(run)
         })
     }
 

@@ -7,9 +7,7 @@ use super::network::spoil;
 use super::runner::{DiskTask, Runner, Source};
 use super::world::{ScheduleEvent, World};
 use anabranch_pieces::name::{directory, normal_entry};
-use anabranch_replicate_proto::control::{
-    Command, FailureKind, Finish, FoldedNames, Inventory, Report, Run, SiteProgram, Unsettled,
-};
+use anabranch_replicate_proto::control::{Command, FailureKind, Finish, Inventory, Report, Run, SiteProgram};
 use anabranch_replicate_proto::daemon::{Daemon, Job, JobResult, PROGRESS_EVERY};
 use anabranch_units::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,34 +182,14 @@ impl World {
                 let source = &self.sources.files[&path];
                 let hash = process.hashed.contains(&path).then_some(source.hash);
                 let length = Some(source.bytes.len() as u64);
-                JobResult::Answer(Report::Inventory(Inventory {
-                    run,
-                    length,
-                    have: vec![],
-                    hash,
-                    attributes: None,
-                    arriving: None,
-                    head_bytes: None,
-                    unsettled: Unsettled::default(),
-                    names: FoldedNames::default(),
-                }))
+                JobResult::Answer(Report::Inventory(Inventory { length, hash, ..Inventory::new(run) }))
             }
             Job::Inquire { run, path: name, .. } => {
                 let path = path(&name);
                 let there = disk.finished(&path).map(|bytes| (bytes.len() as u64, file_hash(bytes)));
                 let (length, hash) = there.unzip();
                 JobResult::Answer(match disk.have(&path) {
-                    Ok(have) => Report::Inventory(Inventory {
-                        run,
-                        length,
-                        have,
-                        hash,
-                        attributes: None,
-                        arriving: None,
-                        head_bytes: None,
-                        unsettled: Unsettled::default(),
-                        names: FoldedNames::default(),
-                    }),
+                    Ok(have) => Report::Inventory(Inventory { length, have, hash, ..Inventory::new(run) }),
                     Err(DiskFull) => failed(run, &path),
                 })
             }

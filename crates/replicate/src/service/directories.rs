@@ -175,15 +175,12 @@ pub(super) fn source_inventory(run: Run, source: &Source, rules: &DirectoryRules
     let manifest = source.stream.manifest();
     let length = if rules.compare { manifest.head_bytes() } else { manifest.length_bytes() };
     Report::Inventory(Inventory {
-        run,
         length: Some(length),
-        have: Vec::new(),
         hash: Some(FileHash(manifest.id().0)),
-        attributes: None,
-        arriving: None,
         head_bytes: Some(manifest.head_bytes()),
         unsettled: Unsettled { ranges: source.stream.unsettled(), left_out: source.left_out.clone() },
         names: FoldedNames { folding: Folding::NONE, collisions: source.collisions.clone() },
+        ..Inventory::new(run)
     })
 }
 
@@ -414,15 +411,12 @@ impl Service {
         // A comparison makes no working name.
         let folding = if rules.compare { Folding::NONE } else { self.config.folder.folding(name) };
         let report = Report::Inventory(Inventory {
-            run,
             length: found.map(length),
             have: with_local(&have, &local).ranges().to_vec(),
             hash: found.map(|found| FileHash(found.id().0)),
-            attributes: None,
             arriving,
-            head_bytes: None,
-            unsettled: Unsettled::default(),
             names: FoldedNames { folding, collisions: Vec::new() },
+            ..Inventory::new(run)
         });
         keep(&self.directories.sinks, key, Arc::new(Sink { before, local }), self.config.memory_max);
         Ok(report)

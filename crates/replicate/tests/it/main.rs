@@ -12,7 +12,7 @@ use anabranch_replicate::wire::{
     DestinationRequest, LinkAddress, RegisterRequest, SubmitRequest, TopologyDigest,
 };
 use anabranch_replicate::{Client, Controller, ControllerConfig, SiteLink, WatchItem};
-use anabranch_replicate_proto::control::{Command, FoldedNames, Inventory, Report, TransferId, Unsettled};
+use anabranch_replicate_proto::control::{Command, Inventory, Report, TransferId};
 use anabranch_replicate_proto::coordinator::{
     EventKind, Outcome, PhaseName, PlanRequest, QUESTIONS_MAX, SubmitResult, TransferRequest, Verdict,
 };
@@ -185,15 +185,8 @@ fn site(link: SiteLink, hold: Arc<AtomicBool>, starts: Arc<AtomicU64>) -> JoinHa
                 let reports = match command {
                     Command::Inquire { run, is_source, .. } => {
                         vec![Report::Inventory(Inventory {
-                            run,
                             length: is_source.then_some(LENGTH),
-                            have: vec![],
-                            hash: None,
-                            attributes: None,
-                            arriving: None,
-                            head_bytes: None,
-                            unsettled: Unsettled::default(),
-                            names: FoldedNames::default(),
+                            ..Inventory::new(run)
                         })]
                     }
                     Command::Install { program } => {

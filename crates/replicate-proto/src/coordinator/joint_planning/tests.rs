@@ -75,15 +75,9 @@ impl World {
                     let have = self.have.get(&(run.transfer, site)).copied().unwrap_or(0);
                     let have = if have > 0 { vec![ByteRange { start: 0, end: have }] } else { vec![] };
                     Report::Inventory(Inventory {
-                        run,
                         length: is_source.then_some(self.length),
                         have,
-                        hash: None,
-                        attributes: None,
-                        arriving: None,
-                        head_bytes: None,
-                        unsettled: crate::control::Unsettled::default(),
-                        names: crate::control::FoldedNames::default(),
+                        ..Inventory::new(run)
                     })
                 }
                 Command::Install { program } => {

@@ -156,17 +156,7 @@ fn late_answer_to_an_earlier_controllers_question_is_ignored() {
     assert_ne!(earlier, id);
     let report = |id, bytes| {
         let (run, length) = (Run::of_question(id), Some(bytes));
-        Report::Inventory(Inventory {
-            run,
-            length,
-            have: vec![],
-            hash: None,
-            attributes: None,
-            arriving: None,
-            head_bytes: None,
-            unsettled: crate::control::Unsettled::default(),
-            names: crate::control::FoldedNames::default(),
-        })
+        Report::Inventory(Inventory { length, ..Inventory::new(run) })
     };
     coordinator.handle_report(now, SiteId(0), report(earlier, 1));
     assert_eq!(coordinator.poll_answer(), None);

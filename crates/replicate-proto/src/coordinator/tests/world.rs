@@ -428,15 +428,13 @@ impl World {
             directory.find_local(&mut s.have, head_bytes, length);
         }
         Report::Inventory(Inventory {
-            run,
             length: s.finished.then_some(length).or(s.other.map(|(length, _)| length)),
             have: s.have.clone(),
             hash: s.finished.then_some(HASH).or(s.other.map(|(_, hash)| hash)),
             attributes: s.mode.map(|mode| Attributes { mode, modified_ns: 9 }),
             arriving: directory.arriving.filter(|_| !directory.loses_heads),
-            head_bytes: None,
-            unsettled: Unsettled::default(),
             names: FoldedNames { folding: directory.folding, collisions: Vec::new() },
+            ..Inventory::new(run)
         })
     }
 
