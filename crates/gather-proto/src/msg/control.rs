@@ -87,7 +87,7 @@ impl PullAcceptance {
 pub struct ObjectDescription {
     /// Length in bytes.
     pub bytes: u64,
-    /// Permission bits at the server: [`MODE_BITS`] of a POSIX mode.
+    /// Permission bits at the server: [`super::MODE_BITS`] of a POSIX mode.
     pub mode: u16,
     /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
@@ -352,7 +352,7 @@ impl Control {
     }
 
     /// As [`Control::decode_framed`], with a limit on the message's length in bytes:
-    /// [`CONTROL_BYTES_MAX`] for clients' messages.
+    /// [`super::CONTROL_BYTES_MAX`] for clients' messages.
     ///
     /// Errors: as [`Control::decode_framed`]; or the message is longer than `limit`.
     pub fn decode_framed_within(bytes: &[u8], limit: usize) -> Result<Option<(Self, usize)>, DecodeError> {
