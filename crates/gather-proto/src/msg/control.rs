@@ -221,6 +221,30 @@ pub enum Control {
     },
 }
 
+impl Request {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.pull.0.to_be_bytes());
+        let manner = match (self.mode, self.rate_control) {
+            (Mode::Lttp, _) => 0,
+            (Mode::Counted, RateControl::Tfrc) => 1,
+            (Mode::Counted, RateControl::Bbr) => 2,
+        };
+        out.push(if self.is_cut { CUT | manner } else { manner });
+        out.extend(self.start.to_be_bytes());
+        // 0 encodes a missing length, because no pull has an empty range.
+        out.extend(self.length.unwrap_or(0).to_be_bytes());
+        out.extend(self.block_bytes.to_be_bytes());
+        out.extend(self.blocks_max.to_be_bytes());
+        out.extend(self.window.to_be_bytes());
+        out.extend(self.grant.map_or(0, |grant| grant.as_bps().max(1)).to_be_bytes());
+        out.extend(self.start_after.as_ns().to_be_bytes());
+        let rtt = self.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
+        out.extend(rtt.to_be_bytes());
+        out.extend(self.servers.to_be_bytes());
+        text(out, &self.object, NAME_BYTES_MAX);
+    }
+}
+
 impl Control {
     /// Appends the length and the message.
     ///
@@ -232,25 +256,7 @@ impl Control {
         match self {
             Self::Pull(request) => {
                 out.push(1);
-                out.extend(request.pull.0.to_be_bytes());
-                let manner = match (request.mode, request.rate_control) {
-                    (Mode::Lttp, _) => 0,
-                    (Mode::Counted, RateControl::Tfrc) => 1,
-                    (Mode::Counted, RateControl::Bbr) => 2,
-                };
-                out.push(if request.is_cut { CUT | manner } else { manner });
-                out.extend(request.start.to_be_bytes());
-                // 0 encodes a missing length, because no pull has an empty range.
-                out.extend(request.length.unwrap_or(0).to_be_bytes());
-                out.extend(request.block_bytes.to_be_bytes());
-                out.extend(request.blocks_max.to_be_bytes());
-                out.extend(request.window.to_be_bytes());
-                out.extend(request.grant.map_or(0, |grant| grant.as_bps().max(1)).to_be_bytes());
-                out.extend(request.start_after.as_ns().to_be_bytes());
-                let rtt = request.rtt.map_or(0, |rtt| rtt.as_us().clamp(1, u32::MAX.into()) as u32);
-                out.extend(rtt.to_be_bytes());
-                out.extend(request.servers.to_be_bytes());
-                text(out, &request.object, NAME_BYTES_MAX);
+                request.encode(out);
             }
             Self::Accepted(accepted) => {
                 out.push(2);
@@ -330,7 +336,7 @@ impl Control {
                 text(out, object, NAME_BYTES_MAX);
             }
             Self::Short { object, found, content } => {
-                debug_assert!(content.len() <= SHORT_BYTES_MAX, "who says it has looked at its length");
+                debug_assert!(content.len() <= SHORT_BYTES_MAX, "content of a short object");
                 out.push(21);
                 out.extend(found.mode.to_be_bytes());
                 out.extend(found.modified_ns.to_be_bytes());

@@ -118,8 +118,8 @@ impl Transfer {
         self.postpone(cx, slow, &cause);
     }
 
-    /// Ends the attempt, and serves a slow destination after the other ones. This is no failure: the
-    /// same transfer continues in another order.
+    /// Ends the attempt, and serves a slow destination after the other ones. This is no failure:
+    /// the same transfer continues in another order.
     fn postpone(&mut self, cx: &mut Context<'_>, slow: SiteId, cause: &str) {
         let reason = format!("{cause}: sending to the others first, {} after them", cx.name(slow));
         if let Some(d) = self.target_mut(slow) {
