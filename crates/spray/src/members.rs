@@ -82,7 +82,7 @@ impl Members {
             shared: self.shared.clone(),
             came: Arc::<ReceiveState>::default(),
             shown: Arc::clone(&shown),
-            is_routed: Arc::default(),
+            routed_bytes: Arc::default(),
             end: is_end,
             call,
             calls,

@@ -93,8 +93,8 @@ pub(crate) struct Session {
     pub(crate) shared: Shared,
     pub(crate) came: Arc<ReceiveState>,
     pub(crate) shown: Arc<Mutex<SessionStatus>>,
-    /// True while the peer's route exists, or may exist.
-    pub(crate) is_routed: Arc<tokio::sync::Mutex<bool>>,
+    /// Datagram length of the peer's route; `None` while the route does not exist.
+    pub(crate) routed_bytes: Arc<tokio::sync::Mutex<Option<usize>>>,
     /// True once the agent ends or the peer is removed.
     pub(crate) end: watch::Receiver<bool>,
     /// Sender and receiver of the peer's connections.
@@ -299,24 +299,26 @@ impl Session {
     /// Moves the peer's packets into datagrams of up to `bytes`, or back to the ordinary route.
     async fn limit(&self, bytes: Option<usize>) -> io::Result<()> {
         let set = Command::Limit { link: self.number, bytes };
+        let before = *self.routed_bytes.lock().await;
         let (routing, place) = (Arc::clone(&self.shared.routing), self.place()?);
         let route = async {
             // A route change runs to its end even if this future is dropped. The lock orders the
             // next change after it.
-            let mut is_routed = Arc::clone(&self.is_routed).lock_owned().await;
-            let route = move || match bytes {
-                Some(bytes) => {
-                    *is_routed = true;
+            let mut routed_bytes = Arc::clone(&self.routed_bytes).lock_owned().await;
+            let route = move || match (routed_bytes.take(), bytes) {
+                (_, Some(bytes)) => {
+                    // A route whose change fails may exist.
+                    *routed_bytes = Some(bytes);
                     routing.up(&place, packet_max(bytes))
                 }
-                None if std::mem::take(&mut *is_routed) => routing.down(&place),
-                None => Ok(()),
+                (Some(_), None) => routing.down(&place),
+                (None, None) => Ok(()),
             };
             tokio::task::spawn_blocking(route).await.map_err(io::Error::other)?.map_err(io::Error::other)
         };
         // The order of both steps ensures that the kernel never routes packets into the device that
-        // the thread would refuse.
-        if bytes.is_some() {
+        // the thread would refuse: a larger limit is set before the route, a smaller one after it.
+        if bytes >= before {
             self.shared.commands.send(set).await.map_err(|_| gone())?;
             route.await
         } else {
