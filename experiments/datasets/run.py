@@ -343,7 +343,7 @@ class Rclone(Method):
         obscured = subprocess.run(["rclone", "obscure", "datasets"], check=True, capture_output=True, text=True, env=self.environment)
         remote = ["[source]", "type = sftp", "host = 127.0.0.1", f"port = {port}", "user = datasets", f"pass = {obscured.stdout.strip()}"]
         (self.trial.folder / "rclone.conf").write_text("\n".join(remote) + "\n")
-        # Listings of the server expire before the source changes: by default they are 5 minutes old.
+        # Listings of the server expire before the source changes; by default after 5 minutes.
         fresh = ["--dir-cache-time", "2s"]
         serve = ["rclone", "serve", "sftp", self.trial.source.parent, "--addr", f"127.0.0.1:{port}", "--user", "datasets", "--pass", "datasets", *fresh, *self.own]
         log = (self.trial.folder / "rclone.log").open("wb")
