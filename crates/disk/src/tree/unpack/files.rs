@@ -11,6 +11,7 @@ use crate::tree::kind_of;
 use anabranch_pieces::{self as pieces, ByteRange, FileHash};
 use anabranch_sets::Attributes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -43,12 +44,18 @@ pub(super) fn kept_attributes(
 }
 
 impl Writing<'_> {
-    /// Makes a working file.
+    /// Makes a working file, in place of one that a killed process left.
     pub(super) fn new_file(&self, path: &[u8], directory: &OwnedFd, working: &OsStr) -> io::Result<File> {
-        self.at(path, remove(directory, working))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        Ok(self.at(path, rustix::fs::openat(directory, working, flags, mode))?.into())
+        let open = || rustix::fs::openat(directory, working, flags, Mode::RUSR | Mode::WUSR);
+        let opened = match open() {
+            Err(Errno::EXIST) => {
+                self.at(path, remove(directory, working))?;
+                open()
+            }
+            other => other,
+        };
+        Ok(self.at(path, opened)?.into())
     }
 
     /// Replaces an existing file by a copy with other attributes: the other names of the file keep
@@ -93,7 +100,7 @@ impl Writing<'_> {
     /// stay holes.
     pub(super) fn copy(&mut self, (source, range): (&File, ByteRange), file: &File) -> io::Result<FileHash> {
         let mut hasher = blake3::Hasher::new();
-        let mut offset = 0;
+        let (mut offset, mut written_to) = (0, 0);
         while offset < range.len() {
             let take = self.buffer.len().min((range.len() - offset) as usize);
             let bytes = &mut self.buffer[..take];
@@ -101,10 +108,11 @@ impl Writing<'_> {
             hasher.update(bytes);
             if take < HOLE_BYTES || bytes.iter().any(|byte| *byte != 0) {
                 file.write_all_at(bytes, offset)?;
+                written_to = offset + take as u64;
             }
             offset += take as u64;
         }
-        if file.metadata()?.len() < range.len() {
+        if written_to < range.len() {
             file.set_len(range.len())?;
         }
         Ok(FileHash(*hasher.finalize().as_bytes()))

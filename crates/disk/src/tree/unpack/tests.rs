@@ -234,6 +234,29 @@ fn nothing_is_written_through_a_link() {
 }
 
 #[test]
+fn working_files_of_killed_processes_are_replaced() {
+    let root = folder();
+    let (from, outside) = (root.path().join("from"), root.path().join("outside"));
+    write(&from, "x", "sent");
+    write(&outside, "x", "outside");
+    for is_link in [false, true] {
+        let to = root.path().join(if is_link { "link" } else { "file" });
+        let working = to.join(named_working(b"x"));
+        std::fs::create_dir(&to).expect("ours");
+        if is_link {
+            symlink(outside.join("x"), &working).expect("ours");
+        } else {
+            std::fs::write(&working, "part of an older and longer content").expect("ours");
+        }
+        let (done, ..) = send(&from, &to, None, false);
+        assert_eq!(done.expect("it is written").conflicts, 0);
+        assert_eq!(std::fs::read_to_string(to.join("x")).expect("there"), "sent");
+        assert!(!working.exists());
+    }
+    assert_eq!(std::fs::read_to_string(outside.join("x")).expect("there"), "outside");
+}
+
+#[test]
 fn corrupt_content_gets_no_name() {
     let root = folder();
     let (from, to) = (root.path().join("from"), root.path().join("to"));
