@@ -268,6 +268,26 @@ def all_cells(args) -> int:
     return measure(rows, cells, lambda cell: until_trusted(lambda: measured(args.binary, classes, cell), 2))
 
 
+def ratios_table(rows: Sequence[Row]) -> str:
+    """Return the thesis's five other bars over its default placement with fixed queues, and ours in place of them."""
+    found = {(row["placement"], row["method"]): [] for row in rows}
+    for row in rows:
+        if row["schedule"] == ("strobe" if row["placement"] == "default" else "ring"):
+            found[row["placement"], row["method"]].append((float(row["write_ms_p99"]), float(row["dfsio_gbps"])))
+    ours = {bar: [sum(values) / len(values) for values in zip(*of, strict=True)] for bar, of in found.items() if of}
+    base = ("default", "static")
+    lines = []
+    for bar in THESIS:
+        if bar == base or not {bar, base} <= ours.keys():
+            continue
+        (p99, gbps), (base_p99, base_gbps) = THESIS[bar], THESIS[base]
+        (our_p99, our_gbps), (our_base_p99, our_base_gbps) = ours[bar], ours[base]
+        ratios = (base_p99 / p99, our_base_p99 / our_p99, gbps / base_gbps, our_gbps / our_base_gbps)
+        lines.append([*bar, *(f"{ratio:.2f}" for ratio in ratios)])
+    head = ["placement", "method", "p99 of writes shorter, thesis", "here", "throughput higher, thesis", "here"]
+    return f"Times of default placement with fixed queues:\n\n{table(head, lines, 'llr')}"
+
+
 def jobs_table(rows: Sequence[Row]) -> str:
     """Return a line for each cell: means over the trials, and the thesis's figures in brackets."""
     if not rows:
@@ -301,6 +321,7 @@ def jobs_table(rows: Sequence[Row]) -> str:
         )
     head = ["placement", "circuits", "method", "job, ms", "write p50, ms", "p99, ms", "max, ms"]
     head += ["Gbit/s", "circuit use, %", "packet use, %", "bytes sent of written", "runs"]
+    ratios = ratios_table(rows)
     (sizes,) = {tuple(row[name] for name in ("racks", "writers", "blocks", "block_mib", "dilation")) for row in rows}
     racks, writers, blocks, block_mib, dilation = sizes
     late, idle = max(float(row["lateness_us_p99"]) for row in rows), min(float(row["idle_share"]) for row in rows)
@@ -308,7 +329,7 @@ def jobs_table(rows: Sequence[Row]) -> str:
         f"{racks} racks, {writers} writers each, {blocks} blocks of {block_mib} MiB a writer; dilation {dilation}; "
         f"99 % of the packets at most {late:.2f} µs late; processors at least {100 * idle:.0f} % idle. In brackets the thesis's blocks of 128 MiB."
     )
-    return f"{table(head, lines, 'lllr')}\n\n{setting}"
+    return f"{table(head, lines, 'lllr')}\n\n{setting}\n\n{ratios}"
 
 
 def document() -> str:
