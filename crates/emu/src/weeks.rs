@@ -40,7 +40,7 @@ pub struct ScheduleFigures {
 /// One direction of a TCP connection between two racks.
 #[derive(Debug)]
 struct Connection {
-    /// The control's number for the flow.
+    /// Number of the flow, by which the control keeps its demand.
     number: u32,
     racks: [u16; 2],
     /// Sequence number of the connection's first byte.

@@ -112,9 +112,9 @@ impl From<SubmitError> for SubmitRefusal {
 /// Refusal of a registration: another process serves the site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SiteTaken {
-    /// Session of the other process.
+    /// Session of the process that serves the site.
     pub(crate) session: u64,
-    /// Data address of the other process.
+    /// Data address of the process that serves the site.
     pub(crate) address: String,
 }
 

@@ -111,7 +111,8 @@ impl PermittedContents {
         self.must.insert(plain(name).unwrap_or_else(|| panic!("`{name}` was taken")));
     }
 
-    /// Draws the owner's earlier entry: a file, a link that leads out of the folder, or no entry.
+    /// Puts an entry into the destination folder before the transfer, or none: a file, or a link
+    /// that leads out of the folder.
     fn own(&mut self, draw: &mut Draw, schedule: u64, folder: &Path, outside: &Path) {
         let name = draw.pick(&["n", "n.partial", "n.partial.journal", "sub/n"]);
         match draw.below(3) {

@@ -47,8 +47,8 @@ const BATCH: usize = 50_000;
 const BATCH_BLOCKS_BYTES: usize = 16 << 20;
 /// Bytes of an entry: size, times, inode, device, hash.
 const ENTRY_BYTES: usize = 80;
-/// A file is kept if its times are this old when it is read. The coarsest clock is FAT's, of two
-/// seconds.
+/// Minimum age of a file's times, when its content is read, with which the index keeps its hash. A
+/// younger file may change again without a new time: FAT's clock has steps of two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
 /// Bytes of a record in [`SENT`]: hash, mode, time, origin.

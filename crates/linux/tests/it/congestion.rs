@@ -160,9 +160,10 @@ fn tcp_flow_runs_under_a_bpf_congestion_control() {
 const HELD: &str = "ANABRANCH_TEST_CONTROL";
 const READY: &str = "the control is registered";
 
-/// Body of that child; without the variable, the test does nothing.
+/// Body of the child process of `killed_process_leaves_no_registered_congestion_control`, which
+/// sets [`HELD`]. Without the variable it does nothing.
 #[test]
-fn the_holder_of_the_next_test() {
+fn child_holds_its_control() {
     let Ok(name) = std::env::var(HELD) else { return };
     let _control = register(&name).expect("as for the parent");
     println!("\n{READY}");
@@ -177,7 +178,7 @@ fn killed_process_leaves_no_registered_congestion_control() {
     }
     await_removal(&name);
     let mut holder = Command::new(std::env::current_exe().expect("this test"));
-    holder.args(["--exact", "congestion::the_holder_of_the_next_test", "--nocapture"]).env(HELD, &name);
+    holder.args(["--exact", "congestion::child_holds_its_control", "--nocapture"]).env(HELD, &name);
     let mut holder = holder.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(holder.stdout.take().expect("piped")).lines().map_while(Result::ok);
     assert!(lines.any(|line| line == READY), "the holder ends early");

@@ -279,9 +279,10 @@ fn dctcp_shrinks_its_window_under_congestion_marks() {
 const HELD: &str = "ANABRANCH_TEST_RETCP";
 const READY: &str = "reTCP is attached";
 
-/// Body of that child; without the variable, the test does nothing.
+/// Body of the child process of `kill_with_an_open_flow_leaves_no_retcp`, which sets [`HELD`].
+/// Without the variable it does nothing.
 #[test]
-fn the_holder_of_the_next_test() {
+fn child_holds_its_control() {
     let Ok(held) = std::env::var(HELD) else { return };
     let mark = if held.ends_with('e') { Mark::Ece } else { Mark::Dscp(DSCP) };
     let settings = ControlSpec { name: &held, base: Base::Cubic, mark: Some(mark), dilation: dilation(20) };
@@ -308,7 +309,7 @@ fn kill_with_an_open_flow_leaves_no_retcp() {
         assert!(comes(|| !is_left(&name).expect("root may list")));
         let [default, allowed] = machine();
         let mut holder = Command::new(std::env::current_exe().expect("this test"));
-        holder.args(["--exact", "retcp::the_holder_of_the_next_test", "--nocapture"]).env(HELD, &name);
+        holder.args(["--exact", "retcp::child_holds_its_control", "--nocapture"]).env(HELD, &name);
         let mut holder = holder.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(holder.stdout.take().expect("piped")).lines().map_while(Result::ok);
         let is_ready = lines.any(|line| line == READY);

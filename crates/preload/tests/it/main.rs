@@ -42,7 +42,7 @@ fn only_errors_of_the_machine_skip_a_test() {
 /// Body of a separate process that the test below runs.
 #[test]
 #[ignore = "run by skips_are_counted_and_fail_where_forbidden"]
-fn a_test_that_cannot_run() {
+fn child_skips_its_test() {
     skip("no such\nthing");
 }
 
@@ -53,7 +53,7 @@ fn skips_are_counted_and_fail_where_forbidden() {
     let _ = std::fs::remove_file(&list);
     let run = |is_strict: bool| {
         let mut tests = Command::new(std::env::current_exe().expect("this program"));
-        tests.args(["--exact", "--ignored", "a_test_that_cannot_run"]).env("ANABRANCH_SKIPPED", &list);
+        tests.args(["--exact", "--ignored", "child_skips_its_test"]).env("ANABRANCH_SKIPPED", &list);
         tests.env_remove("ANABRANCH_NO_SKIP");
         if is_strict {
             tests.env("ANABRANCH_NO_SKIP", "1");
@@ -61,7 +61,7 @@ fn skips_are_counted_and_fail_where_forbidden() {
         tests.output().expect("it runs").status.success()
     };
     assert!(run(false) && run(false) && !run(true));
-    let line = "anabranch-preload\ta_test_that_cannot_run\tno such thing\n";
+    let line = "anabranch-preload\tchild_skips_its_test\tno such thing\n";
     assert_eq!(std::fs::read_to_string(&list).expect("it was written"), line.repeat(2));
     let _ = std::fs::remove_file(&list);
 }

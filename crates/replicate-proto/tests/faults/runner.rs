@@ -65,7 +65,7 @@ pub struct Runner {
     pub file: Option<(String, u64)>,
     source: Option<Source>,
     pace: Option<Pace>,
-    /// Start of the pace's time.
+    /// Instant at which the clock of `pace` is zero.
     begun: Instant,
     /// Whether a fault has occurred. Later faults are its consequences.
     pub is_broken: bool,
