@@ -326,8 +326,8 @@ def jobs_table(rows: Sequence[Row]) -> str:
     racks, writers, blocks, block_mib, dilation = sizes
     late, idle = max(float(row["lateness_us_p99"]) for row in rows), min(float(row["idle_share"]) for row in rows)
     setting = (
-        f"{racks} racks, {writers} writers each, {blocks} blocks of {block_mib} MiB a writer; dilation {dilation}; "
-        f"99 % of the packets at most {late:.2f} µs late; processors at least {100 * idle:.0f} % idle. In brackets the thesis's blocks of 128 MiB."
+        f"{racks} racks, {writers} writers each, {blocks} blocks of {block_mib} MiB a writer. In brackets the thesis's blocks of 128 MiB. "
+        f"Dilation {dilation}: 99 % of the packets at most {late:.2f} µs late, processors at least {100 * idle:.0f} % idle."
     )
     return f"{table(head, lines, 'lllr')}\n\n{setting}\n\n{ratios}"
 

@@ -337,10 +337,13 @@ def test_rows_of_a_changed_tree_are_refused(
     cells.write_csv(tmp_path / "runs.csv", [{"a": 1}])
     with pytest.raises(tree.ChangedTreeError):
         cells.write_csv(claim / "measured.csv", [{"a": 1}])
+    monkeypatch.setattr(cells, "ROOT", tmp_path)
+    assert cells.commit(dirty=True).endswith("-dirty")
     # Changed rows do not count as a changed tree, so several claims can be recorded in turn.
     source.write_text("one")
     (claim / "expected.csv").write_text(EXPECTED + "\n")
     tree.refuse_changes(claim)
+    assert "dirty" not in cells.commit(dirty=True)
 
 
 def test_figures_and_run_directories_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

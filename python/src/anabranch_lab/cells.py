@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from anabranch_lab import records
 from anabranch_lab.binary import BinaryNotFoundError, find
 from anabranch_lab.programs import Failed, Skipped
-from anabranch_lab.tree import ChangedTreeError, refuse_changes
+from anabranch_lab.tree import ChangedTreeError, changed_sources, refuse_changes
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Maximum number of emulations of one trial until one of them is trusted.
@@ -714,12 +714,13 @@ def commit(*paths: str, dirty: bool = False) -> str:
     paths
         Files or folders, from the root of the repository.
     dirty
-        Whether to return twelve digits of the last commit, with a mark if the working tree differs from it.
+        Whether to return twelve digits of the last commit, with a mark if sources of rows differ from it.
     """
     command = ["git", "log", "-1", "--format=%h", "--", *paths]
     if dirty:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+        command = ["git", "describe", "--always", "--abbrev=12"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
+        found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout.strip()
     except FileNotFoundError:
         return ""
+    return f"{found}-dirty" if dirty and changed_sources(ROOT) else found
